@@ -260,7 +260,7 @@ class Broker:
     def _load_tls(self) -> None:
         """Load the certificates of listeners with TLS. Raises InvalidSettings."""
         protocols = endpoints.security_protocols(self._config.net)
-        if any(protocols[each.listener].uses_tls for each in endpoints.to_listen_at(self._config.net)):
+        if any(protocols[address.listener].uses_tls for address in endpoints.to_listen_at(self._config.net)):
             from ottla.broker.listener_tls import ListenersTls
 
             self._tls = ListenersTls(self._config, self._clock)

@@ -125,23 +125,27 @@ def _with_dynamic(given: Mapping[str, SettingText], dynamic: Mapping[str, str]) 
 @cache
 def declared() -> Mapping[str, tuple[str, str, Setting]]:
     """Return every setting by each of its names: the section, the field, the declaration."""
-    found: dict[str, tuple[str, str, Setting]] = {}
+    declarations: dict[str, tuple[str, str, Setting]] = {}
     for section, (_, cls) in SECTIONS.items():
         for field_name, spec in settings_of(cls).items():
             for key in (spec.key, *spec.synonyms):
-                assert key not in found, f"{key} is declared twice"
-                found[key] = (section, field_name, spec)
-    return found
+                assert key not in declarations, f"{key} is declared twice"
+                declarations[key] = (section, field_name, spec)
+    return declarations
 
 
 def declaration_of(key: str) -> tuple[str, str, Setting] | None:
     """Return the section, the field and the declaration of a setting, also of one listener's; None if it is unknown."""
     listener, name = split_listener_key(key)
     mechanism, own_name = split_mechanism_key(name)
-    found = declared().get(own_name)
-    if found is None or (listener and not found[2].per_listener) or (mechanism and not found[2].per_mechanism):
+    declaration = declared().get(own_name)
+    if (
+        declaration is None
+        or (listener and not declaration[2].per_listener)
+        or (mechanism and not declaration[2].per_mechanism)
+    ):
         return None
-    return found
+    return declaration
 
 
 @cache
@@ -281,16 +285,16 @@ def settings_of_dev(config: BrokerConfig) -> dict[str, str]:
 
 def _in_units(given: Mapping[str, SettingText]) -> tuple[dict[str, SettingText], list[SettingProblem]]:
     """Convert durations and sizes such as 7d and 1GiB to the numbers that Kafka's settings hold."""
-    found = dict(given)
+    converted = dict(given)
     problems: list[SettingProblem] = []
     for key, value in given.items():
         try:
             if declaration_of(key) is not None:
-                found[key] = value._replace(text=in_unit_of(split_listener_key(key)[1], value.text))
+                converted[key] = value._replace(text=in_unit_of(split_listener_key(key)[1], value.text))
         except ValueError as error:
-            del found[key]
+            del converted[key]
             problems.append(SettingProblem(key, value.shown, str(error), value.origin))
-    return found, problems
+    return converted, problems
 
 
 def of_directories(config: BrokerConfig, paths: Sequence[Path]) -> BrokerConfig:
@@ -341,10 +345,10 @@ def _problems_of_listeners(given: Mapping[str, SettingText]) -> list[SettingProb
     for key, value in given.items():
         listener, name = split_listener_key(key)
         mechanism, name = split_mechanism_key(name)
-        found = declared().get(name) if listener or mechanism else None
-        if found is None:
+        declaration = declared().get(name) if listener or mechanism else None
+        if declaration is None:
             continue
-        section, spec = SECTIONS[found[0]][1], found[2]
+        section, spec = SECTIONS[declaration[0]][1], declaration[2]
         try:
             load(section, {name: value})
         except InvalidSettings as error:

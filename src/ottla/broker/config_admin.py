@@ -352,8 +352,8 @@ def _topic(services: Services, view: ClusterView, name: str) -> _Rules:
     if name not in view.topics:
         raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
     known = {
-        key: ConfigSpec(found.spec.kind, text_of(default_of(found.section, found.field_name)))
-        for key, found in topic_settings().items()
+        key: ConfigSpec(setting.spec.kind, text_of(default_of(setting.section, setting.field_name)))
+        for key, setting in topic_settings().items()
     }
     return _Rules(znodes.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
 

@@ -65,18 +65,18 @@ HIDDEN = frozenset({"internal.segment.bytes"})
 def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """Return every setting of a topic, sorted by name."""
     entries = []
-    for key, found in topic_settings().items():
+    for key, setting in topic_settings().items():
         if key in HIDDEN:
             continue
-        own = normal_text(found.spec, overrides[key]) if key in overrides else None
+        own = normal_text(setting.spec, overrides[key]) if key in overrides else None
         chain: list[Synonym] = [Synonym(key, own, ConfigSource.TOPIC)] if own is not None else []
-        if found.section is LogConfig:
-            chain += _broker_chain(services, found.spec, _default(found.section, found.field_name))
-            inherited = text_of(getattr(services.config.log, found.field_name))
+        if setting.section is LogConfig:
+            chain += _broker_chain(services, setting.spec, _default(setting.section, setting.field_name))
+            inherited = text_of(getattr(services.config.log, setting.field_name))
         else:
-            inherited = _default(found.section, found.field_name)
+            inherited = _default(setting.section, setting.field_name)
         source = chain[0].source if chain else ConfigSource.DEFAULT
-        entries.append(_entry(key, inherited if own is None else own, source, found.spec, chain, read_only=False))
+        entries.append(_entry(key, inherited if own is None else own, source, setting.spec, chain, read_only=False))
     return entries
 
 
@@ -108,8 +108,8 @@ def broker_entries(services: Services) -> list[DescribedConfig]:
 
 
 def _spec_of(name: str) -> Setting | None:
-    found = declaration_of(name)
-    return None if found is None else found[2]
+    declaration = declaration_of(name)
+    return None if declaration is None else declaration[2]
 
 
 def _may_hold_secret(spec: Setting) -> bool:

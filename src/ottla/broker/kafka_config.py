@@ -180,9 +180,9 @@ def security_in(environment: Mapping[str, str]) -> dict[str, SettingText]:
     >>> security_in({"OTTLA_SSL_PROVIDER": "SunJSSE", "OTTLA_LOG_LEVEL": "INFO"})
     {'ssl.provider': SettingText(text='SunJSSE', origin='environment variable OTTLA_SSL_PROVIDER')}
     """
-    found = {}
+    settings = {}
     for name, text in environment.items():
         key = name.removeprefix(_PREFIX).lower().replace("_", ".")
         if name.startswith(_PREFIX) and is_security(key):
-            found[key] = SettingText(text, f"environment variable {name}")
-    return found
+            settings[key] = SettingText(text, f"environment variable {name}")
+    return settings

@@ -29,8 +29,8 @@ def is_tls_setting(key: str) -> bool:
     >>> is_tls_setting("listener.name.outside.ssl.client.auth"), is_tls_setting("max.connections")
     (True, False)
     """
-    found = declaration_of(key)
-    return found is not None and found[0] == SECTION
+    declaration = declaration_of(key)
+    return declaration is not None and declaration[0] == SECTION
 
 
 def check_names(changes: Sequence[ConfigChange], *, of_one_broker: bool) -> None:

@@ -194,7 +194,7 @@ def tls_of_listener(config: BrokerConfig, listener: str) -> TlsConfig:
     As in Kafka, clients that sign in with SASL need a certificate only if the setting is the listener's own. PEM text
     that was given while the broker runs takes the place of the file that its settings name.
     """
-    found = config.of_listener(TlsConfig, listener)
+    tls = config.of_listener(TlsConfig, listener)
     changed: dict[str, str] = {}
     uses_sasl = endpoints.security_protocols(config.net)[listener].uses_sasl
     own = listener_key(listener, _CLIENT_AUTH)
@@ -203,13 +203,13 @@ def tls_of_listener(config: BrokerConfig, listener: str) -> TlsConfig:
     for text, location in _IN_PLACE_OF.items():
         if listener_key(listener, text) in config.dynamic:
             changed[location] = ""
-    return TlsConfig(**{**found.__dict__, **changed}) if changed else found
+    return TlsConfig(**{**tls.__dict__, **changed}) if changed else tls
 
 
 def _configs(config: BrokerConfig) -> Mapping[str, TlsConfig]:
     """Return the settings of TLS by the names of the listeners that use it."""
     protocols: Mapping[str, SecurityProtocol] = endpoints.security_protocols(config.net)
-    names = [each.listener for each in endpoints.to_listen_at(config.net)]
+    names = [address.listener for address in endpoints.to_listen_at(config.net)]
     return {name: tls_of_listener(config, name) for name in names if protocols[name].uses_tls}
 
 

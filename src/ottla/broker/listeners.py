@@ -20,14 +20,14 @@ ALL_OF_IPV4 = "0.0.0.0"  # noqa: S104 - compared; the other wildcards mean both 
 
 def parse_endpoint(text: str, key: str) -> ListenerAddress:
     """Parse `NAME://host:port`. Raises InvalidSettings saying what is wrong with it."""
-    found = _ENDPOINT.fullmatch(text)
-    if not found:
+    parts = _ENDPOINT.fullmatch(text)
+    if not parts:
         raise InvalidSettings(
             [SettingProblem(key, text, "must be NAME://host:port, for instance PLAINTEXT://127.0.0.1:9092")]
         )
-    name: str = found["name"]
-    host: str = found["host"]
-    port = int(found["port"])
+    name: str = parts["name"]
+    host: str = parts["host"]
+    port = int(parts["port"])
     if port > PORT_MAX:
         raise InvalidSettings([SettingProblem(key, text, f"the port must be at most {PORT_MAX}")])
     return ListenerAddress(name.upper(), host.strip("[]"), port)
@@ -39,18 +39,18 @@ def to_listen_at(config: NetConfig) -> list[ListenerAddress]:
     Raises InvalidSettings for two of one name, one without a protocol, and one that anybody on the network could use.
     """
     endpoints = [parse_endpoint(text, "listeners") for text in config.listeners]
-    endpoints = [each for each in endpoints if each.listener not in config.controller_listener_names]
+    endpoints = [address for address in endpoints if address.listener not in config.controller_listener_names]
     protocols = security_protocols(config)
     problems = []
-    names = [each.listener for each in endpoints]
-    for each in endpoints:
-        if each.listener not in protocols:
+    names = [address.listener for address in endpoints]
+    for address in endpoints:
+        if address.listener not in protocols:
             why = "listener.security.protocol.map has no security protocol for this name"
-            problems.append(SettingProblem("listeners", str(each), why))
-        elif protocols[each.listener] is SecurityProtocol.PLAINTEXT and not config.allow_insecure_listeners:
-            problems += _insecure(each)
-        if names.count(each.listener) > 1:
-            problems.append(SettingProblem("listeners", str(each), "each listener needs a name of its own"))
+            problems.append(SettingProblem("listeners", str(address), why))
+        elif protocols[address.listener] is SecurityProtocol.PLAINTEXT and not config.allow_insecure_listeners:
+            problems += _insecure(address)
+        if names.count(address.listener) > 1:
+            problems.append(SettingProblem("listeners", str(address), "each listener needs a name of its own"))
     if not endpoints:
         problems.append(SettingProblem("listeners", ",".join(config.listeners), "must name at least one"))
     if problems:

@@ -118,8 +118,8 @@ def list_(
     async def work(connected: Cluster) -> list[AclBinding]:
         return await list_acls(connected, filters)
 
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    show_rows(list(map(_row, found)), _COLUMNS, shape, empty="no ACLs")
+    bindings = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    show_rows(list(map(_row, bindings)), _COLUMNS, shape, empty="no ACLs")
 
 
 @app.command()
@@ -224,18 +224,18 @@ def _principals(
     deny_hosts: Sequence[str] | None,
 ) -> list[tuple[PermissionType, str, str]]:
     """Return permission, principal and host of each ACL to create. Raises CommandFailed."""
-    found = []
+    entries = []
     for permission, principals, hosts, option in (
         (PermissionType.ALLOW, allow, allow_hosts, "allow"),
         (PermissionType.DENY, deny, deny_hosts, "deny"),
     ):
         if hosts and not principals:
             raise usage_error(f"--{option}-host needs --{option}-principal")
-        found += [
+        entries += [
             (permission, principal, host)
             for principal, host in product(map(principal_from, principals or []), hosts or [WILDCARD])
         ]
-    return found
+    return entries
 
 
 def _principal_filters(
@@ -245,7 +245,7 @@ def _principal_filters(
     deny_hosts: Sequence[str] | None,
 ) -> list[AclFilter]:
     """Return the filters by principal, permission and host; one that matches all without options."""
-    found = []
+    filters = []
     for permission, principals, hosts in (
         (PermissionType.ALLOW, allow, allow_hosts),
         (PermissionType.DENY, deny, deny_hosts),
@@ -253,11 +253,11 @@ def _principal_filters(
         if principals or hosts:
             names: list[str | None] = [*map(principal_from, principals or [])] or [None]
             addresses: list[str | None] = [*(hosts or [])] or [None]
-            found += [
+            filters += [
                 AclFilter(permission_type=permission, principal=name, host=address)
                 for name, address in product(names, addresses)
             ]
-    return found or [AclFilter()]
+    return filters or [AclFilter()]
 
 
 def _filters(

@@ -35,12 +35,12 @@ def operations_from(texts: Sequence[str] | None) -> list[AclOperation]:
     [<AclOperation.READ: 3>, <AclOperation.DESCRIBE_CONFIGS: 10>, <AclOperation.ALTER_CONFIGS: 11>]
     """
     known = {_plain(name): AclOperation[name.upper().replace("-", "_")] for name in operation_names()}
-    found = []
+    operations = []
     for text in (part.strip() for listed in texts or [] for part in listed.split(",")):
         if _plain(text) not in known:
             raise usage_error(f"--operation {text}: no such operation", f"one of {', '.join(operation_names())}")
-        found.append(known[_plain(text)])
-    return list(dict.fromkeys(found))
+        operations.append(known[_plain(text)])
+    return list(dict.fromkeys(operations))
 
 
 def _plain(name: str) -> str:

@@ -66,14 +66,14 @@ def list_(
     async def work(cluster: Cluster) -> list[EntityQuotas]:
         return await list_quotas(cluster, entity)
 
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    quotas = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     if shape is OutputFormat.JSON:
-        show_json([{"entity": each.entity, "quotas": each.values} for each in found])
+        show_json([{"entity": of_entity.entity, "quotas": of_entity.values} for of_entity in quotas])
         return
     rows = [
-        {"entity": entity_text(each.entity), "quota": name, "value": f"{value:.15g}"}
-        for each in found
-        for name, value in each.values.items()
+        {"entity": entity_text(of_entity.entity), "quota": name, "value": f"{value:.15g}"}
+        for of_entity in quotas
+        for name, value in of_entity.values.items()
     ]
     show_rows(rows, ["entity", "quota", "value"], shape, empty="no quotas")
 
@@ -144,8 +144,8 @@ def delete(
     entity = _named_entity(user, user_default, client_id, client_id_default, ip, ip_default)
 
     async def work(cluster: Cluster) -> list[str]:
-        found = await list_quotas(cluster, entity, strict=True)
-        known = list(found[0].values) if found else []
+        quotas = await list_quotas(cluster, entity, strict=True)
+        known = list(quotas[0].values) if quotas else []
         selected = list(dict.fromkeys(names or known))
         if missing := [name for name in selected if name not in known]:
             raise not_found(f"{entity_text(entity)} has no quota {missing[0]}{did_you_mean(missing[0], known)}")

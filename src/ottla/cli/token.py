@@ -96,9 +96,9 @@ def list_(
     async def work(cluster: Cluster) -> list[Token]:
         return await list_tokens(cluster, owners)
 
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    tokens = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     rows = [
-        {**_row(token), **({"hmac": base64.b64encode(token.hmac).decode()} if show_hmac else {})} for token in found
+        {**_row(token), **({"hmac": base64.b64encode(token.hmac).decode()} if show_hmac else {})} for token in tokens
     ]
     columns = ["id", "owner", "renewers", "expires", "renewable_until", *(["hmac"] if show_hmac else [])]
     show_rows(rows, columns, shape, empty="no tokens; create one with `ottla token create`")

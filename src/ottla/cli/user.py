@@ -75,8 +75,8 @@ def list_(
 
     async def work(cluster: Cluster) -> list[ScramUser]:
         users = await list_users(cluster)
-        wanted = set(select(patterns or [], [user.name for user in users], what="user")) if patterns else None
-        return [user for user in users if wanted is None or user.name in wanted]
+        selected = set(select(patterns or [], [user.name for user in users], what="user")) if patterns else None
+        return [user for user in users if selected is None or user.name in selected]
 
     rows = [
         {
@@ -104,13 +104,13 @@ def create(
 ) -> None:
     """Create a user. The password comes from a prompt, or from --password-file; brokers get it salted and hashed."""
     password = read_new_password(password_file, of=name)
-    wanted = _codes(mechanism)
+    mechanisms = _codes(mechanism)
 
     async def work(cluster: Cluster) -> None:
         if await list_users(cluster, [name]):
             raise usage_error(f"there is a user {name} already", f"change the password: `ottla user alter {name}`")
         if not dry_run:
-            await set_password(cluster, name, password, wanted, iterations=iterations)
+            await set_password(cluster, name, password, mechanisms, iterations=iterations)
 
     _set(ConnectionOptions(brokers, profile, timeout), work)
     show_results([ItemResult(name, "would create" if dry_run else "created")], shape)
@@ -130,14 +130,14 @@ def alter(
 ) -> None:
     """Change the password of a user. Connections that are signed in remain."""
     password = read_new_password(password_file, of=name)
-    wanted = _codes(mechanism)
+    mechanisms = _codes(mechanism)
 
     async def work(cluster: Cluster) -> None:
         users = await list_users(cluster)
         if name not in (names := [user.name for user in users]):
             raise unknown_name(name, names, what="user")
         if not dry_run:
-            await set_password(cluster, name, password, wanted, iterations=iterations)
+            await set_password(cluster, name, password, mechanisms, iterations=iterations)
 
     _set(ConnectionOptions(brokers, profile, timeout), work)
     show_results([ItemResult(name, "would alter" if dry_run else "altered")], shape)
@@ -158,14 +158,14 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete users; those that a pattern selects only with --yes. Their ACLs and quotas remain."""
-    wanted = _codes(mechanism)
+    mechanisms = _codes(mechanism)
 
     async def work(cluster: Cluster) -> list[tuple[str, KafkaError | None]]:
         users = {user.name: user for user in await list_users(cluster)}
         selected = selected_for_deletion(names, users, what="user", is_allowed=yes or dry_run)
         if unknown := [name for name in selected if name not in users]:
             raise unknown_name(unknown[0], users, what="user")
-        return [(name, await _delete(cluster, users[name], wanted, dry_run=dry_run)) for name in selected]
+        return [(name, await _delete(cluster, users[name], mechanisms, dry_run=dry_run)) for name in selected]
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     result = "would delete" if dry_run else "deleted"
@@ -186,7 +186,7 @@ async def _delete(
 
 def _codes(mechanisms: Sequence[Mechanism] | None) -> list[ScramMechanism]:
     """Return the mechanisms of --mechanism, both without it."""
-    return [ScramMechanism[each.name] for each in dict.fromkeys(mechanisms or Mechanism)]
+    return [ScramMechanism[mechanism.name] for mechanism in dict.fromkeys(mechanisms or Mechanism)]
 
 
 def _set(target: ConnectionOptions, work: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -61,26 +61,26 @@ async def list_acls(cluster: Cluster, filters: Iterable[AclFilter] = (AclFilter(
     """List the ACLs that any of the filters matches, sorted. Raises the broker's `KafkaError`."""
     from ottla.wire.generated.describe_acls import DescribeAclsRequest
 
-    found: set[AclBinding] = set()
-    for each in filters:
+    bindings: set[AclBinding] = set()
+    for acl_filter in filters:
         ask = DescribeAclsRequest(
-            resource_type_filter=each.resource_type,
-            resource_name_filter=each.resource_name,
-            pattern_type_filter=each.pattern_type,
-            principal_filter=each.principal,
-            host_filter=each.host,
-            operation=each.operation,
-            permission_type=each.permission_type,
+            resource_type_filter=acl_filter.resource_type,
+            resource_name_filter=acl_filter.resource_name,
+            pattern_type_filter=acl_filter.pattern_type,
+            principal_filter=acl_filter.principal,
+            host_filter=acl_filter.host,
+            operation=acl_filter.operation,
+            permission_type=acl_filter.permission_type,
         )
         answer: DescribeAclsResponse = await cluster.request(ANY_BROKER, ApiKey.DESCRIBE_ACLS, ask)
         raise_for(answer.error_code, answer.error_message)
         for resource in answer.resources:
             where = (ResourceType(resource.resource_type), PatternType(resource.pattern_type), resource.resource_name)
-            found.update(
+            bindings.update(
                 AclBinding(*where, a.principal, a.host, AclOperation(a.operation), PermissionType(a.permission_type))
                 for a in resource.acls
             )
-    return sorted(found, key=lambda acl: (acl.principal, acl.resource_type, acl.resource_name, acl))
+    return sorted(bindings, key=lambda acl: (acl.principal, acl.resource_type, acl.resource_name, acl))
 
 
 async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> list[tuple[AclBinding, KafkaError | None]]:

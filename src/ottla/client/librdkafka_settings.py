@@ -17,35 +17,35 @@ def librdkafka_settings(security: Security) -> dict[str, str]:
 
     Certificates go as PEM text, whatever the stores are: librdkafka would need other settings for each kind.
     """
-    found = {"security.protocol": security.protocol}
+    settings = {"security.protocol": security.protocol}
     if security.sasl is not None:
         if security.sasl.is_token:
             raise NotForLibrdkafka("it cannot sign in with a delegation token")
         if security.sasl.mechanism == OAUTHBEARER:
             raise NotForLibrdkafka("it takes no token of OAUTHBEARER from a file or a command")
-        found |= {
+        settings |= {
             "sasl.mechanism": security.sasl.mechanism,
             "sasl.username": security.sasl.username,
             "sasl.password": security.sasl.password,
         }
-    return found if security.tls is None else {**found, **_tls_settings(security.tls)}
+    return settings if security.tls is None else {**settings, **_tls_settings(security.tls)}
 
 
 def _tls_settings(tls: Tls) -> dict[str, str]:
     if tls.protocols:
         raise NotForLibrdkafka("ssl.enabled.protocols has no equivalent")
-    found = {"ssl.endpoint.identification.algorithm": "https" if tls.check_hostname else "none"}
+    settings = {"ssl.endpoint.identification.algorithm": "https" if tls.check_hostname else "none"}
     if tls.trust is not None:
-        found["ssl.ca.pem"] = _text(tls.trust, keys=False)
+        settings["ssl.ca.pem"] = _text(tls.trust, keys=False)
     if tls.chain is not None:
         identity = _text(tls.chain, keys=True)
-        found["ssl.certificate.pem"] = identity
-        found["ssl.key.pem"] = identity if tls.key is None else _text(tls.key, keys=True)
+        settings["ssl.certificate.pem"] = identity
+        settings["ssl.key.pem"] = identity if tls.key is None else _text(tls.key, keys=True)
         if password := tls.key_password or tls.chain.password:
-            found["ssl.key.password"] = password
+            settings["ssl.key.password"] = password
     if tls.ciphers:
-        found["ssl.cipher.suites"] = ":".join(map(openssl_cipher, tls.ciphers))
-    return found
+        settings["ssl.cipher.suites"] = ":".join(map(openssl_cipher, tls.ciphers))
+    return settings
 
 
 def _text(store: KeyStore, *, keys: bool) -> str:

@@ -52,13 +52,13 @@ class NamedCluster:
         self, environment: Mapping[str, str], *, name: str, reads_password: bool = True
     ) -> dict[str, str]:
         """Return the settings with environment variables and the password in them. Raises InvalidProfile."""
-        found = expand_variables(self.settings, environment, profile=name)
+        settings = expand_variables(self.settings, environment, profile=name)
         if self.password is None:
-            return found
+            return settings
         if not reads_password:
-            return {**found, _PASSWORD: NOT_READ}
+            return {**settings, _PASSWORD: NOT_READ}
         try:
-            return {**found, _PASSWORD: read_password(self.password, username=found.get(_USERNAME))}
+            return {**settings, _PASSWORD: read_password(self.password, username=settings.get(_USERNAME))}
         except PasswordNotRead as error:
             raise InvalidProfile(f"profile {name}: {error}") from None
 
@@ -76,19 +76,19 @@ class Profiles:
         """Read the file; a missing one is empty. Raises InvalidProfile if it cannot be read."""
         path = path_of(environment)
         try:
-            found = tomllib.loads(path.read_text("utf-8"))
+            document = tomllib.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return cls(path)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InvalidProfile(f"{path} cannot be read: {error}") from None
-        tables = found.get("profiles", {})
+        tables = document.get("profiles", {})
         clusters = {}
         for name, table in (tables if isinstance(tables, dict) else {}).items():
             try:
                 clusters[name] = _cluster_of(name, table)
             except InvalidProfile as error:
                 raise InvalidProfile(f"{path}: {error}") from None
-        current = found.get("current")
+        current = document.get("current")
         return cls(path, current if isinstance(current, str) else None, clusters)
 
     def cluster(self, name: str) -> NamedCluster:
@@ -126,15 +126,15 @@ def expand_variables(settings: Mapping[str, str], environment: Mapping[str, str]
     >>> expand_variables({"sasl.password": "${env:SECRET}"}, {"SECRET": "x"}, profile="p")
     {'sasl.password': 'x'}
     """
-    found = {}
+    expanded = {}
     for name, value in settings.items():
         for variable in _VARIABLE.findall(value):
             if variable not in environment:
                 raise InvalidProfile(
                     f"profile {profile}: {name} needs the environment variable {variable}, which is not set"
                 )
-        found[name] = _VARIABLE.sub(lambda match: environment[match[1]], value)
-    return found
+        expanded[name] = _VARIABLE.sub(lambda match: environment[match[1]], value)
+    return expanded
 
 
 def path_of(environment: Mapping[str, str]) -> Path:

@@ -58,14 +58,14 @@ async def list_quotas(cluster: Cluster, entity: Entity, *, strict: bool = False)
     ask = DescribeClientQuotasRequest(components=components, strict=strict)
     answer: DescribeClientQuotasResponse = await cluster.request(ANY_BROKER, ApiKey.DESCRIBE_CLIENT_QUOTAS, ask)
     raise_for(answer.error_code, answer.error_message)
-    found = [
+    quotas = [
         EntityQuotas(
             {part.entity_type: part.entity_name for part in entry.entity},
             {value.key: value.value for value in sorted(entry.values, key=lambda value: value.key)},
         )
         for entry in answer.entries or []
     ]
-    return sorted(found, key=lambda each: entity_text(each.entity))
+    return sorted(quotas, key=lambda each: entity_text(each.entity))
 
 
 async def alter_quotas(

@@ -82,23 +82,23 @@ async def list_tokens(cluster: Cluster, owners: Sequence[str] | None = None) -> 
     ask = DescribeDelegationTokenRequest(owners=of)
     answer: DescribeDelegationTokenResponse = await cluster.request(ANY_BROKER, ApiKey.DESCRIBE_DELEGATION_TOKEN, ask)
     raise_for(answer.error_code)
-    found = []
+    tokens = []
     for token in answer.tokens:
         owner = f"{token.principal_type}:{token.principal_name}"
         requester = f"{token.token_requester_principal_type}:{token.token_requester_principal_name}"
-        found.append(
+        tokens.append(
             Token(
                 token_id=token.token_id,
                 owner=owner,
                 requester=owner if requester == ":" else requester,
-                renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in token.renewers),
+                renewers=tuple(f"{renewer.principal_type}:{renewer.principal_name}" for renewer in token.renewers),
                 issued_ms=token.issue_timestamp,
                 expires_ms=token.expiry_timestamp,
                 latest_ms=token.max_timestamp,
                 hmac=bytes(token.hmac),
             )
         )
-    return sorted(found, key=lambda token: (token.issued_ms, token.token_id))
+    return sorted(tokens, key=lambda token: (token.issued_ms, token.token_id))
 
 
 async def renew_token(cluster: Cluster, hmac: bytes, *, period_ms: int = BROKERS_DEFAULT) -> int:

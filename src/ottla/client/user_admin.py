@@ -68,14 +68,14 @@ async def list_users(cluster: Cluster, names: Sequence[str] | None = None) -> li
         ANY_BROKER, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ask
     )
     raise_for(answer.error_code, answer.error_message)
-    found = []
+    scram_users = []
     for result in answer.results:
         if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
             continue
         raise_for(result.error_code, result.error_message, about=f"user {result.user}")
         iterations = {ScramMechanism(info.mechanism): info.iterations for info in result.credential_infos}
-        found.append(ScramUser(result.user, dict(sorted(iterations.items()))))
-    return sorted(found, key=lambda user: user.name)
+        scram_users.append(ScramUser(result.user, dict(sorted(iterations.items()))))
+    return sorted(scram_users, key=lambda user: user.name)
 
 
 async def set_password(

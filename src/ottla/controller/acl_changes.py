@@ -73,11 +73,11 @@ def delete_acls(overlay: Overlay, event: DeleteAcls) -> list[DeletedAcls]:
     index = overlay.base.acls
     chosen: list[DeletedAcls] = []
     removed: dict[ResourcePattern, set[AccessControlEntry]] = {}
-    for each in event.filters:
+    for acl_filter in event.filters:
         deleted: DeletedAcls = []
-        for pattern in index.candidates(each):
-            entries = index.choose(pattern, each)
-            if entries or _deletes_unreadable(index.get(pattern), pattern, each):
+        for pattern in index.candidates(acl_filter):
+            entries = index.choose(pattern, acl_filter)
+            if entries or _deletes_unreadable(index.get(pattern), pattern, acl_filter):
                 removed.setdefault(pattern, set()).update(entries)
                 deleted += [bind(pattern, entry) for entry in entries]
         if sum(map(len, removed.values())) > ACLS_PER_REQUEST_MAX:

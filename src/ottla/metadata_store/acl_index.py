@@ -82,13 +82,13 @@ class _TypeIndex:
         """Return the patterns with entries of each principal, those that cannot be read by `UNREADABLE`."""
         if self._by_principal is not None:
             return self._by_principal
-        found: dict[str, list[tuple[PatternType, str, ResourceAcls]]] = {}
+        patterns: dict[str, list[tuple[PatternType, str, ResourceAcls]]] = {}
         for pattern_type, by_name in self.by_pattern_type.items():
             for name, acls in by_name.items():
                 for principal in (UNREADABLE,) if acls.is_unreadable else acls.by_principal:
-                    found.setdefault(principal, []).append((pattern_type, name, acls))
-        self._by_principal = found
-        return found
+                    patterns.setdefault(principal, []).append((pattern_type, name, acls))
+        self._by_principal = patterns
+        return patterns
 
     def about(self, name: str) -> list[ResourceAcls]:
         covering: list[ResourceAcls] = [*self.unreadable]

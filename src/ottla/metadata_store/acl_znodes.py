@@ -107,7 +107,10 @@ def _is_znode_name(name: str) -> bool:
     return (
         name not in {"", ".", ".."}
         and "/" not in name
-        and all(" " <= each < "\x7f" or "\x9f" < each < "\ud800" or "\uf8ff" < each < "\ufff0" for each in name)
+        and all(
+            " " <= character < "\x7f" or "\x9f" < character < "\ud800" or "\uf8ff" < character < "\ufff0"
+            for character in name
+        )
     )
 
 

@@ -138,7 +138,9 @@ class ConnectionLimits:
 
     def least_recently_used(self, connections: Iterable[ConnectionT], count: int) -> list[ConnectionT]:
         """Return the connections to close for those of the protected listener."""
-        unprotected = [each for each in connections if not self._protected or each.listener != self._protected]
+        unprotected = [
+            connection for connection in connections if not self._protected or connection.listener != self._protected
+        ]
         return sorted(unprotected, key=lambda connection: connection.last_active)[:count]
 
     def _refusal(self, listener: str, host: str) -> str:
@@ -161,10 +163,10 @@ class ConnectionLimits:
     # ---- Rates
 
     def _settings_of(self, listener: str) -> NetConfig:
-        found = self._of_listener.get(listener)
-        if found is None:
-            found = self._of_listener[listener] = self._find_of_listener(listener)
-        return found
+        config = self._of_listener.get(listener)
+        if config is None:
+            config = self._of_listener[listener] = self._find_of_listener(listener)
+        return config
 
     def _rate_of(self, listener: str) -> float:
         config = self._settings_of(listener) if listener else self._config

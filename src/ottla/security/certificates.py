@@ -53,10 +53,10 @@ def summarize(certificate: x509.Certificate, *, now_ms: int) -> CertificateSumma
 def alternative_names(certificate: x509.Certificate) -> tuple[str, ...]:
     """Return the hosts and addresses that a certificate names."""
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return tuple(str(name.value) for name in found if isinstance(name, x509.DNSName | x509.IPAddress | x509.RFC822Name))
+    return tuple(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress | x509.RFC822Name))
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:

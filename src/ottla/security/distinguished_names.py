@@ -125,20 +125,20 @@ def _time(der: bytes, element: _Element) -> datetime:
 
 def _element(der: bytes, start: int, tag: int | None = None) -> _Element:
     """Return the element that begins at a place. Raises ValueError and IndexError."""
-    found, length, content = der[start], der[start + 1], start + 2
+    own_tag, length, content = der[start], der[start + 1], start + 2
     if length & 0x80:
         size = length & 0x7F
         length, content = int.from_bytes(der[content : content + size], "big"), content + size
-    if (tag is not None and found != tag) or content + length > len(der):
+    if (tag is not None and own_tag != tag) or content + length > len(der):
         raise ValueError("it is no X.509 certificate")
-    return _Element(found, start, content, content + length)
+    return _Element(own_tag, start, content, content + length)
 
 
 def _children(der: bytes, parent: _Element) -> list[_Element]:
     """Return the elements inside a constructed one."""
-    found: list[_Element] = []
+    elements: list[_Element] = []
     start = parent.content
     while start < parent.end:
-        found.append(_element(der, start))
-        start = found[-1].end
-    return found
+        elements.append(_element(der, start))
+        start = elements[-1].end
+    return elements

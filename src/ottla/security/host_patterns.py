@@ -90,10 +90,10 @@ def _parse_range(pattern: str) -> _Range:
 
 
 def _parse_v4(pattern: str) -> tuple[int, int]:
-    found = _V4_RANGE.fullmatch(pattern)
-    if found is None:
+    parts = _V4_RANGE.fullmatch(pattern)
+    if parts is None:
         raise ValueError(f"Could not parse [{pattern}]")
-    *octets, length = map(int, found.groups())
+    *octets, length = map(int, parts.groups())
     value = 0
     for octet in octets:
         value = value << 8 | _within(octet, 255)

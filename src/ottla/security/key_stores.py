@@ -66,7 +66,7 @@ def set_versions(context: ssl.SSLContext, versions: Sequence[str], ciphers: Sequ
     """
     allowed = set(versions) or set(_VERSIONS)
     if ciphers:
-        older = [each for each in ciphers if each not in _TLS_1_3_SUITES]
+        older = [cipher for cipher in ciphers if cipher not in _TLS_1_3_SUITES]
         allowed -= {"TLSv1.2"} if not older else {"TLSv1.3"} if len(older) == len(ciphers) else set()
         if not allowed:
             raise InvalidKeyStore(f"{','.join(ciphers)} has no cipher of {', '.join(versions)}")
@@ -74,8 +74,8 @@ def set_versions(context: ssl.SSLContext, versions: Sequence[str], ciphers: Sequ
             context.set_ciphers(":".join(map(openssl_cipher, older)) or "DEFAULT")
         except ssl.SSLError:
             raise InvalidKeyStore(f"{','.join(ciphers)} has no cipher that OpenSSL supports") from None
-    found = [_VERSIONS[name] for name in allowed]
-    context.minimum_version, context.maximum_version = min(found), max(found)
+    enabled = [_VERSIONS[name] for name in allowed]
+    context.minimum_version, context.maximum_version = min(enabled), max(enabled)
 
 
 def openssl_cipher(name: str) -> str:
@@ -86,8 +86,8 @@ def openssl_cipher(name: str) -> str:
     >>> openssl_cipher("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"), openssl_cipher("ECDHE+AESGCM")
     ('ECDHE-ECDSA-CHACHA20-POLY1305', 'ECDHE+AESGCM')
     """
-    exchange, found, cipher = name.removeprefix("TLS_").partition("_WITH_")
-    if not found:
+    exchange, separator, cipher = name.removeprefix("TLS_").partition("_WITH_")
+    if not separator:
         return name
     cipher = re.sub(r"^(AES|CAMELLIA|ARIA)_(\d+)_(CBC_)?", r"\1\2_", cipher)
     cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")

@@ -67,11 +67,11 @@ def _parse(text: str) -> list[_Rule]:
     rules: list[_Rule] = []
     at = 0
     while True:
-        found = _RULE.match(text, at)
-        if found is None or (found.end() < len(text) and text[found.end()] not in ",\n"):
+        rule = _RULE.match(text, at)
+        if rule is None or (rule.end() < len(text) and text[rule.end()] not in ",\n"):
             raise InvalidRules(f"{text[at:].strip()!r} is not RULE:pattern/replacement/, .../L, .../U or DEFAULT")
-        rules.append(_rule(found))
-        at = found.end() + 1
+        rules.append(_rule(rule))
+        at = rule.end() + 1
         if not text[at:].strip():
             return rules
 

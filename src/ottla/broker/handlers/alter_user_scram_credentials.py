@@ -152,8 +152,8 @@ def refused(
     """Answer a client that may not change credentials, once for each user."""
     response = AlterUserScramCredentialsResponse()
     users = _Users()
-    users.errors = dict.fromkeys([each.name for each in body.deletions], error)
-    users.errors |= dict.fromkeys([each.name for each in body.upsertions], error)
+    users.errors = dict.fromkeys([deletion.name for deletion in body.deletions], error)
+    users.errors |= dict.fromkeys([upsertion.name for upsertion in body.upsertions], error)
     names = list(users.errors)
     return InParts(response, Each(names, partial(_result, users), into=response.results))
 

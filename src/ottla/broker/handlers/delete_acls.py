@@ -45,14 +45,14 @@ async def delete(request: Request, body: DeleteAclsRequest) -> Sequence[Outcome]
     if request.authorizer is None:
         return [error_for(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * len(body.filters)
     filters = await collect(request, Each(body.filters, _filter))
-    valid = [each for each in filters if isinstance(each, AclFilter)]
+    valid = [acl_filter for acl_filter in filters if isinstance(acl_filter, AclFilter)]
     if not valid:
-        return [each for each in filters if isinstance(each, KafkaError)]
+        return [acl_filter for acl_filter in filters if isinstance(acl_filter, KafkaError)]
     try:
         deleted = iter(await request.services.controller.acls.delete(valid))
     except KafkaError as error:
-        return [each if isinstance(each, KafkaError) else error for each in filters]
-    return [each if isinstance(each, KafkaError) else next(deleted) for each in filters]
+        return [acl_filter if isinstance(acl_filter, KafkaError) else error for acl_filter in filters]
+    return [acl_filter if isinstance(acl_filter, KafkaError) else next(deleted) for acl_filter in filters]
 
 
 def _filter(_request: Request, fields: DeleteAclsFilter, _view: ClusterView) -> AclFilter | KafkaError:

@@ -42,15 +42,15 @@ def _client_tls(config: BrokerConfig, listener: str) -> Tls | None:
     from ottla.client.tls import Tls
     from ottla.security.tls import key_store_of, private_key_of, trust_store_of
 
-    found = tls_of_listener(config, listener)
+    tls = tls_of_listener(config, listener)
     return Tls(
-        trust=trust_store_of(found),
-        chain=key_store_of(found),
-        key=private_key_of(found),
-        key_password=found.key_password or None,
-        check_hostname=bool(found.endpoint_identification),
-        protocols=found.enabled_protocols,
-        ciphers=found.cipher_suites,
+        trust=trust_store_of(tls),
+        chain=key_store_of(tls),
+        key=private_key_of(tls),
+        key_password=tls.key_password or None,
+        check_hostname=bool(tls.endpoint_identification),
+        protocols=tls.enabled_protocols,
+        ciphers=tls.cipher_suites,
     )
 
 

@@ -130,7 +130,7 @@ class ClientQuotas:
         oldest_ms = now_ms - EXPIRE_MS
         if len(self) >= RATES_MAX:
             used = sorted(
-                [rate.used_ms for rate in self._rates.values()] + [each.used_ms for each in self._buckets.values()]
+                [rate.used_ms for rate in self._rates.values()] + [bucket.used_ms for bucket in self._buckets.values()]
             )
             oldest_ms = max(oldest_ms, used[len(used) // 2] + 1)
         self._clients.clear()

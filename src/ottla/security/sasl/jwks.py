@@ -68,16 +68,16 @@ def parse_keys(text: bytes) -> Keys:
     """Return the keys by their id; those without one, or of an unknown kind, are left out. Raises UnreadableKeys."""
     try:
         listed = json.loads(text)["keys"]
-        found = [dict(each) for each in listed]
+        documents = [dict(document) for document in listed]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UnreadableKeys(f"they are no JSON Web Key Set: {error!r}") from None
     keys = {}
-    for each in found:
-        key_id, algorithm = each.get("kid"), each.get("alg")
-        if not isinstance(key_id, str) or each.get("kty") == "oct" or each.get("use") not in (None, "sig"):
+    for document in documents:
+        key_id, algorithm = document.get("kid"), document.get("alg")
+        if not isinstance(key_id, str) or document.get("kty") == "oct" or document.get("use") not in (None, "sig"):
             continue
         try:
-            key = jwt.PyJWK(each)
+            key = jwt.PyJWK(document)
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             log.debug("a key of tokens is passed over: %s", error)
             continue
