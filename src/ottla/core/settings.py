@@ -47,7 +47,7 @@ class Content(Enum):
     read at the start only. One that requests can set declares which of the first three it is.
     """
 
-    NAME = "name"  # compared with names of the protocol: topics, cipher suites, metrics
+    NAME = "name"  # compared with names of the protocol or addresses: topics, cipher suites, metrics, clients
     PATTERN = "pattern"  # matched against such names
     MEMBER = "member"  # one of the items of another setting, which is read at the start only
     OUTSIDE = "outside"  # a file, a directory, a URL, a class or a command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.core.security_protocols import PROTOCOL_NAMES
-from ottla.core.settings import INT_MAX, KIB, MIB, MINUTE_MS, SECOND_MS, Section, Type, setting
+from ottla.core.settings import INT_MAX, KIB, MIB, MINUTE_MS, SECOND_MS, Content, Section, Type, setting
 
 
 class NetConfig(Section):
@@ -84,7 +84,7 @@ class NetConfig(Section):
         "all of them from a loopback address.",
     )  # fmt: skip
     connections_per_ip_overrides: str = setting(
-        "max.connections.per.ip.overrides", default="", kind=Type.STRING, live=True,
+        "max.connections.per.ip.overrides", default="", kind=Type.STRING, live=True, content=Content.NAME,
         doc="Maximum number of connections from single addresses, as `10.0.0.1:100,[fd00::1]:200`.",
     )  # fmt: skip
     connection_rate_max: int = setting(
