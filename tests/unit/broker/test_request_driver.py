@@ -19,7 +19,7 @@ from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.broker.requests.request import Request
 from ottla.broker.requests.stages import T
-from ottla.core.acls import CLUSTER_NAME, AclOperation, ResourceType
+from ottla.core.acls import CLUSTER_NAME, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import NotController
 from ottla.limits.budget import ByteBudget
@@ -40,6 +40,15 @@ ROWS = [*APIS.values(), *INTER_BROKER_APIS.values()]
 DEMANDING = [row for row in ROWS if any(access.name is not None for access in row.handler().access)]
 """The APIs that a client must be allowed to use as a whole."""
 OF_THE_CONTROLLER = [row for row in APIS.values() if row.controller_only]
+VALID: dict[ApiKey, dict[str, int]] = {
+    ApiKey.DESCRIBE_ACLS: {
+        "resource_type_filter": ResourceType.ANY,
+        "pattern_type_filter": PatternType.ANY,
+        "operation": AclOperation.ANY,
+        "permission_type": PermissionType.ANY,
+    }
+}
+"""The fields of the requests that are malformed with the values by default."""
 MEMORY_BYTES = 1 << 30
 CORRELATION_ID = 7
 THROTTLE_MS = 250
@@ -197,7 +206,8 @@ def frame_of(row: Api, *, version: int | None = None, body: bytes | None = None,
     number = row.max_version if version is None else version
     header = encode_request_header(row.key, number, CORRELATION_ID, "client")
     if body is None:
-        body = codec.encode_request(row.key, row.max_version, codec.shape_class(row.key, "Request")())
+        fields = VALID.get(row.key, {})
+        body = codec.encode_request(row.key, row.max_version, codec.shape_class(row.key, "Request")(**fields))
     return header + body + bytes(padding)
 
 
