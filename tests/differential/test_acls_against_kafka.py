@@ -16,12 +16,20 @@ import pytest
 from ottla.broker.requests.registry import APIS
 from ottla.testing.kit.kafka import kafka
 from tests.support.acl_answers import compared, is_denied
-from tests.support.acl_scene import acknowledge, assigned_by_pattern, create, create_by_metadata, delete, prepare
+from tests.support.acl_scene import (
+    acknowledge,
+    assigned_by_pattern,
+    create,
+    create_by_metadata,
+    create_token,
+    delete,
+    prepare,
+)
 from tests.support.acl_users import PREFIX, users
 from tests.support.authorized_broker import SUPER_USER, authorize, authorizer_of
 from tests.support.processes import free_port
 from tests.support.real_kafka import RealKafka
-from tests.support.requests_of_users import CASES, GROUP_SETTINGS, NODE_ID, TOPIC, Case, fields_of
+from tests.support.requests_of_users import CASES, NODE_ID, SETTINGS, TOPIC, Case, fields_of
 from tests.support.wire_client import KEYS, NO_ID, ConnectionEnded, Wire
 
 pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -47,13 +55,14 @@ class Side:
 
     def __init__(self, port: int, *, signs_in: bool, super_port: int) -> None:
         self.super = Wire(super_port, client_id=SUPER_USER)
-        self.topic_id = uuid.UUID(int=0)
+        self.topic_id, self.secret = uuid.UUID(int=0), b""
         self._port, self._signs_in = port, signs_in
         self._wires: dict[str, Wire] = {}
 
     def prepare(self) -> None:
         """Create what the requests are about."""
         self.topic_id = prepare(self.super)
+        self.secret = create_token(self.wire("everything"))
 
     def wire(self, user: str) -> Wire:
         """The connection of a user."""
@@ -68,7 +77,7 @@ class Side:
     def ask(self, user: str, case: Case, version: int) -> Any:
         """Send a request as a user; what is compared of the response."""
         try:
-            return compared(self.wire(user).call(case.api, version, **fields_of(case, self.topic_id)))
+            return compared(self.wire(user).call(case.api, version, **fields_of(case, self.topic_id, self.secret)))
         except ConnectionEnded:
             self._wires.pop(user).close()
             return "connection closed"
@@ -84,7 +93,7 @@ def kafka_side(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     port = free_port()
     passwords = " ".join(f'user_{user.name}="{PASSWORD}"' for user in USERS)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    broker = RealKafka(kafka_jars, tmp_path_factory.mktemp("acls") / "kafka", node_id=NODE_ID, settings=GROUP_SETTINGS)
+    broker = RealKafka(kafka_jars, tmp_path_factory.mktemp("acls") / "kafka", node_id=NODE_ID, settings=SETTINGS)
     listeners = f"PLAINTEXT://127.0.0.1:{broker.port},SASL_PLAINTEXT://127.0.0.1:{port}"
     settings = {
         "listeners": f"{listeners},CONTROLLER://127.0.0.1:{broker.controller_port}",
@@ -124,7 +133,7 @@ def kafka_side(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def ottla_side() -> Iterator[Side]:
-    with kafka(options=GROUP_SETTINGS) as broker:
+    with kafka(options=SETTINGS) as broker:
         port = int(broker.bootstrap.rpartition(":")[2])
         authorize(broker._running.brokers[NODE_ID], authorizer_of(acl for user in USERS for acl in user.acls))
         side = Side(port, signs_in=False, super_port=port)

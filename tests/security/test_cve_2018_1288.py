@@ -14,7 +14,7 @@ from ottla.wire.apis import ApiKey
 from tests.support.acl_scene import prepare
 from tests.support.acl_users import users
 from tests.support.authorized_broker import SUPER_USER, authorize, authorizer_of
-from tests.support.requests_of_users import GROUP_SETTINGS, NODE_ID, TOPIC
+from tests.support.requests_of_users import NODE_ID, SETTINGS, TOPIC
 from tests.support.wire_client import Answer, Wire
 
 ROW = APIS[ApiKey.FETCH]
@@ -63,7 +63,7 @@ class Broker:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with kafka(options=GROUP_SETTINGS) as kit:
+    with kafka(options=SETTINGS) as kit:
         yield Broker(kit)
 
 

@@ -21,7 +21,7 @@ CODES = frozenset(
 OF_THE_CLUSTER = frozenset({"configs", "brokers", "features", "nodes"})
 """Fields that are not about what a user may do, and differ."""
 
-DENIED: Final = frozenset({29, 30, 31, 53, 65})
+DENIED: Final = frozenset({29, 30, 31, 53, 63, 65})
 """The codes of the errors by which something is denied."""
 
 
@@ -36,6 +36,8 @@ def compared(answer: Any) -> Any:
         found["key"] = str(found["key"]).split(":")[0]
     if answer.get("topic_id", NO_ID) not in (None, NO_ID):
         found["has_topic_id"] = True
+    if answer.get("token_id"):
+        found["has_token_id"] = True
     for key, value in answer.items():
         if isinstance(value, dict | list) and key not in OF_THE_CLUSTER and (inner := compared(value)):
             found[key] = inner

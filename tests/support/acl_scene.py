@@ -14,6 +14,7 @@ from tests.support.requests_of_users import (
     LEFT,
     MEMBER,
     OPEN,
+    OWNER,
     PATTERNS,
     RECORDS,
     SHARERS,
@@ -113,6 +114,17 @@ def create(wire: Wire, topic: str) -> uuid.UUID:
     until(exists, what=f"topic {topic}")
     topic_id: uuid.UUID = found[0]["topic_id"]
     return topic_id
+
+
+def create_token(wire: Wire) -> bytes:
+    """Create a delegation token of OWNER, as another user who may; its secret."""
+    owner = {"principal_type": "User", "principal_name": OWNER}
+    named = {f"owner_{key}": value for key, value in owner.items()}
+    answer = wire.call("create_delegation_token", 3, **named, renewers=[], max_lifetime=-1)
+    assert not passes(answer), answer
+    until(lambda: wire.call("describe_delegation_token", 3, owners=[owner])["tokens"])
+    secret: bytes = answer["hmac"]
+    return secret
 
 
 def delete(wire: Wire, topic: str, topic_id: uuid.UUID, version: int) -> Answer:

@@ -19,10 +19,18 @@ from ottla.core.acls import AclOperation, ResourceType
 from ottla.security.authorizer import AclAuthorizer
 from ottla.testing.kit.kafka import kafka
 from tests.support.acl_answers import compared
-from tests.support.acl_scene import acknowledge, assigned_by_pattern, create, create_by_metadata, delete, prepare
+from tests.support.acl_scene import (
+    acknowledge,
+    assigned_by_pattern,
+    create,
+    create_by_metadata,
+    create_token,
+    delete,
+    prepare,
+)
 from tests.support.acl_users import OPERATIONS, PREFIX, users
 from tests.support.authorized_broker import SUPER_USER, authorize, authorizer_of
-from tests.support.requests_of_users import BETWEEN_BROKERS, CASES, GROUP_SETTINGS, NODE_ID, Case, fields_of
+from tests.support.requests_of_users import BETWEEN_BROKERS, CASES, NODE_ID, SETTINGS, Case, fields_of
 from tests.support.wire_client import KEYS, NO_ID, Answer, Wire
 
 FILE = Path(__file__).parents[1] / "security" / "permissions.toml"
@@ -75,15 +83,16 @@ def sweep() -> Swept:
     """Send every request as every user."""
     authorizer = Recording(authorizer_of(acl for user in users() for acl in user.acls))
     answers: dict[tuple[str, int], dict[str, Any]] = {}
-    with kafka(options=GROUP_SETTINGS) as broker:
+    with kafka(options=SETTINGS) as broker:
         port = int(broker.bootstrap.rpartition(":")[2])
         authorize(broker._running.brokers[NODE_ID], authorizer)
         wires = {name: Wire(port, client_id=name) for name in (SUPER_USER, *USERS)}
         topic_id = prepare(wires[SUPER_USER])
+        secret = create_token(wires["everything"])
         authorizer.asked.clear()
         for case in ALL_CASES:
             for version in versions_of(case):
-                fields = fields_of(case, topic_id)
+                fields = fields_of(case, topic_id, secret)
                 answers[str(case), version] = {
                     user: compared(wires[user].call(case.api, version, **fields)) for user in USERS
                 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ottla.core.acls import CLUSTER_NAME, AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from ottla.core.acls import CLUSTER_NAME, WILDCARD, AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 
 PREFIX = "p-"
 """Of the names that the permissions are about."""
@@ -23,6 +23,8 @@ OPERATIONS = {
         "IDEMPOTENT_WRITE",
     ),
     ResourceType.TRANSACTIONAL_ID: ("WRITE", "DESCRIBE"),
+    ResourceType.DELEGATION_TOKEN: ("DESCRIBE",),
+    ResourceType.USER: ("CREATE_TOKENS", "DESCRIBE_TOKENS"),
 }
 """The operations that Kafka lets ACLs name."""
 
@@ -55,11 +57,15 @@ def _everything(user: str) -> Iterator[AclBinding]:
 def _acl(
     user: str, resource: ResourceType, operation: AclOperation, permission: PermissionType = PermissionType.ALLOW
 ) -> AclBinding:
-    is_cluster = resource is ResourceType.CLUSTER
+    name = {
+        ResourceType.CLUSTER: CLUSTER_NAME,
+        ResourceType.DELEGATION_TOKEN: WILDCARD,
+        ResourceType.USER: f"User:{PREFIX}",
+    }.get(resource, PREFIX)
     return AclBinding(
         resource,
-        PatternType.LITERAL if is_cluster else PatternType.PREFIXED,
-        CLUSTER_NAME if is_cluster else PREFIX,
+        PatternType.PREFIXED if name.endswith(PREFIX) else PatternType.LITERAL,
+        name,
         f"User:{user}",
         "*",
         operation,

@@ -36,15 +36,20 @@ MEMBER = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
 NODE_ID = 1
 SHARE_KEY = "a share partition"
 """Stands for the key of one."""
+SECRET = b"the secret of a token"
+"""Stands for that of a delegation token of OWNER."""
+OWNER = f"{PREFIX}owner"
+"""A user who sends nothing, and of whom others may create and see tokens."""
 Fields = dict[str, Any]
-GROUP_SETTINGS = {
+SETTINGS = {
+    "delegation.token.secret.key": "the key of the tokens",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.max.session.timeout.ms": "600000",
     "group.consumer.session.timeout.ms": "600000",
     "group.share.max.session.timeout.ms": "600000",
     "group.share.session.timeout.ms": "600000",
 }
-"""Settings of a broker whose groups keep their members while many requests are sent."""
+"""Settings of a broker that has delegation tokens, and whose groups keep their members while many requests are sent."""
 
 
 class Case(NamedTuple):
@@ -52,7 +57,7 @@ class Case(NamedTuple):
 
     api: str
     label: str
-    fields: Fields  # TOPIC_ID stands for the id of the topic
+    fields: Fields  # TOPIC_ID stands for the id of the topic, SECRET for that of the token
     since: int = 0
     until: int = 99
 
@@ -119,6 +124,10 @@ def _resources(*configs: Fields) -> list[Fields]:
 
 
 _KEEP = {"name": "retention.ms", "value": "604800000", "config_operation": 0}
+
+
+_NO_USERS = [{"principal_type": "Group", "principal_name": "none"}]
+"""Renewers that no token may have: it is refused after the authorizer is asked."""
 
 
 def _state_topics(**partition: Any) -> list[Fields]:
@@ -472,6 +481,16 @@ CASES: tuple[Case, ...] = (
             "validate_only": True,
         },
     ),
+    Case("create_delegation_token", "for itself", {"renewers": _NO_USERS, "max_lifetime": -1}, until=2),
+    Case(
+        "create_delegation_token",
+        "",
+        {"owner_principal_type": "User", "owner_principal_name": OWNER, "renewers": _NO_USERS, "max_lifetime": -1},
+        since=3,
+    ),
+    Case("renew_delegation_token", "", {"hmac": SECRET, "renew_period": -1}),
+    Case("expire_delegation_token", "", {"hmac": SECRET, "expiry_time_period": -1}),
+    Case("describe_delegation_token", "", {"owners": [{"principal_type": "User", "principal_name": OWNER}]}),
     Case("delete_groups", "", {"groups_names": [f"{PREFIX}none"]}),
     Case(
         "elect_leaders",
@@ -501,6 +520,19 @@ CASES: tuple[Case, ...] = (
         },
     ),
     Case("describe_client_quotas", "", {"components": [], "strict": False}),
+    Case(
+        "alter_client_quotas",
+        "",
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": f"{PREFIX}none"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 0.0, "remove": True}],
+                }
+            ],
+            "validate_only": True,
+        },
+    ),
     Case("describe_user_scram_credentials", "", {"users": [{"name": "none"}]}),
     Case(
         "alter_user_scram_credentials", "", {"deletions": [{"name": f"{PREFIX}none", "mechanism": 1}], "upsertions": []}
@@ -661,8 +693,8 @@ BETWEEN_BROKERS = (
 """Requests that brokers send to the controller, which a broker of Kafka does not serve."""
 
 
-def fields_of(case: Case, topic_id: uuid.UUID) -> Fields:
-    """Return the fields of a request, with the id of the topic."""
+def fields_of(case: Case, topic_id: uuid.UUID, secret: bytes) -> Fields:
+    """Return the fields of a request, with the id of the topic and the secret of the token."""
 
     def with_id(value: Any) -> Any:
         match value:
@@ -672,6 +704,8 @@ def fields_of(case: Case, topic_id: uuid.UUID) -> Fields:
                 return [with_id(each) for each in value]
             case _ if value == TOPIC_ID:
                 return topic_id
+            case _ if value == SECRET:
+                return secret
             case _ if value == SHARE_KEY:
                 return f"{GROUP}:{id_text(topic_id)}:0"
             case _:
