@@ -42,7 +42,6 @@ CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is
 
 INTENDED: tuple[Intended, ...] = (
     # ---- ApiVersions
-    Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|51)", f"tokens, SCRAM: {LATER}"),
     Intended(
         "api_versions", "listed, .*", r"api_keys\.(88|89|93)", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST
     ),
@@ -175,7 +174,7 @@ INTENDED: tuple[Intended, ...] = (
     # ---- Settings
     Intended(
         "incremental_alter_configs",
-        r"(controlled\.shutdown\.|leader\.imbalance\.per\.broker).*",
+        r"(controlled\.shutdown\.|leader\.imbalance\.per\.broker|password\.encoder\.|delegation\.token\.master\.key).*",
         r"\[[01]\]",
         "settings of earlier Kafkas, that Ottla has; 4.4 takes any text for them, as for every unknown name",
     ),
@@ -187,10 +186,35 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(
         "incremental_alter_configs",
-        r"(num\.io\.threads|metric\.reporters|max\.connection\.creation\.rate|sasl\.enabled\.mechanisms|ssl\.protocol|"
-        r"config\.providers)=.*",
+        r"(num\.io\.threads|metric\.reporters|config\.providers)=.*",
         r"\[[01]\]",
         "a setting that Ottla does not have is refused, not stored unseen",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"(super\.users|allow\.everyone\.if\.no\.acl\.found|org\.apache\.kafka\.sasl\.oauthbearer\.allowed\.urls)=.*",
+        r"\[[01]\]",
+        "no request may change who is above the ACLs, or where keys are read; Kafka stores the text unseen, as of every "
+        "unknown name",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"sasl\.(enabled\.mechanisms|jaas\.config|mechanism\.inter\.broker\.protocol)=.*",
+        r"\[1\]",
+        "how clients and brokers sign in is read at the start only",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"ssl\.(cipher\.suites|client\.auth|enabled\.protocols|endpoint\.identification\.algorithm|protocol)=.*",
+        r"\[1\]",
+        "all settings of TLS are changed for one listener, by its prefix, and checked with its certificates; Kafka asks "
+        "for the prefix with some, and takes any text for most of the others",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"max\.connections\.per\.ip\.overrides='1:2.*",
+        r"\[[01]\]",
+        "addresses are written in full: Ottla looks no name up, and 1 is not taken for 0.0.0.1",
     ),
     Intended(
         "incremental_alter_configs",
@@ -247,8 +271,10 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "describe_configs",
         "all of the broker",
-        r"(listeners|listener\.security\.protocol\.map|num\.recovery\.threads\.per\.data\.dir)\.read_only",
-        "changing these needs a restart of Ottla",
+        r"(listeners|listener\.security\.protocol\.map|num\.recovery\.threads\.per\.data\.dir|"
+        r"sasl\.(enabled\.mechanisms|jaas\.config|mechanism\.inter\.broker\.protocol)|"
+        r"ssl\.(keystore|truststore)\.location)\.read_only",
+        "changing these needs a restart of Ottla; no request names a file",
     ),
     Intended(
         "describe_configs",
@@ -260,20 +286,41 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "describe_configs",
         "all of the broker",
-        r"durability|ottla\..*|zookeeper\..*|log\.initial\.task\.delay\.ms|producer\.id\.expiration\.check\.interval\.ms",
-        "settings of Ottla's own, ZooKeeper's of Kafka 3, and two that Kafka keeps internal",
+        r"durability|ottla\..*|(zookeeper|password\.encoder)\..*|delegation\.token\.master\.key|super\.users|"
+        r"allow\.everyone\.if\.no\.acl\.found|org\.apache\.kafka\.sasl\.oauthbearer\.allowed\.urls|"
+        r"log\.initial\.task\.delay\.ms|producer\.id\.expiration\.check\.interval\.ms",
+        "settings of Ottla's own, those of Kafka 3, those that Kafka's authorizer and Java read, and two that Kafka keeps "
+        "internal",
     ),
     Intended(
         "describe_configs",
         "all of the broker",
-        r"(add\.partitions\.to\.txn\.retry\.backoff\.ms|alter|authorizer|auto\.leader|background|broker\.(heartbeat|session)|client\.quota|config\.providers|connection|"
-        r"controlled|controller\.(quorum|quota|socket)|cordoned|create\.topic|delegation|delete\.records|early|fetch\.purg|follower|"
+        r"sasl\.(enabled\.mechanisms|mechanism\.inter\.broker\.protocol)\.value",
+        "SCRAM, where Kafka's default is Kerberos, which Ottla does not have",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(authorizer\.class\.name|max\.connections\.per\.ip\.overrides|sasl\.oauthbearer\.expected\.audience|"
+        r"security\.inter\.broker\.protocol|ssl\.cipher\.suites)\.value",
+        "what is not set is null, and the protocol between brokers follows from their listener",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(?!.*\.(value|read_only|is_sensitive|config_type)$)(principal|sasl|security|ssl)\..*",
+        "Kerberos, sign-in by OAuth of the broker itself, and Java's classes, which Ottla does not have",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(add\.partitions\.to\.txn\.retry\.backoff\.ms|alter|auto\.leader|background|broker\.(heartbeat|session)|client\.quota|config\.providers|"
+        r"controlled|controller\.(quorum|quota|socket)|cordoned|create\.topic|delete\.records|early|fetch\.purg|follower|"
         r"group\.(consumer|coordinator|share|streams)|initial|kafka\.metrics|leader|log\.(cleaner|dir)|"
-        r"max\.(connection\.creation|connections\.per\.ip\.over|"
-        r"request\.partition)|metadata|metric|num\.(io|network|replica)|offsets\.(load|topic\.compression)|password|"
-        r"principal|process|producer\.(id|purgatory)|queued\.max\.requests|quota|remote|replica|request\.timeout|reserved|"
-        r"sasl|security|server\.max|share|socket\.connection|ssl|telemetry|transaction\.(partition|state\.log\.load|two)|unstable|unclean|broker)"
+        r"max\.request\.partition|metadata|metric|num\.(io|network|replica)|offsets\.(load|topic\.compression)|"
+        r"process|producer\.(id|purgatory)|queued\.max\.requests|remote|replica|request\.timeout|reserved|"
+        r"server\.max|share|socket\.connection|telemetry|transaction\.(partition|state\.log\.load|two)|unstable|unclean|broker)"
         r"[a-z0-9._]*",
-        "settings of parts that Ottla has not (thread pools, KRaft, tiers), or not yet (TLS, SASL, quotas, share groups)",
+        "settings of parts that Ottla has not (thread pools, KRaft, tiers), or not yet (share groups)",
     ),
 )

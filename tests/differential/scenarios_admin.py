@@ -595,3 +595,49 @@ def scram_credentials(peer: Peer) -> None:
         for users in (None, [], ["a"], ["a", "b"], ["a", "b", "a"], [""]):
             asked = None if users is None else [{"name": name} for name in users]
             peer.ask(f"users {users}", "describe_user_scram_credentials", version, users=asked)
+
+
+def alter_scram_credentials(peer: Peer) -> None:
+    """Which credentials are refused, and one that is made and deleted."""
+    good = {"name": f"{peer.stem}-user", "mechanism": 1, "iterations": 4096, "salt": b"s" * 16}
+    good["salted_password"] = b"p" * 32
+    key = {"name": good["name"], "mechanism": 1}
+
+    def is_there() -> bool:
+        asked = [{"name": good["name"]}]
+        found = peer.quietly("describe_user_scram_credentials", 0, users=asked)["results"][0]
+        return not found["error_code"]
+
+    for version in peer.each("alter_user_scram_credentials"):
+
+        def alter(
+            label: str, *upsertions: dict[str, Any], deletions: tuple[dict[str, Any], ...] = (), version: int = version
+        ) -> None:
+            peer.ask(label, "alter_user_scram_credentials", version, deletions=deletions, upsertions=upsertions)
+
+        alter("nothing")
+        for wrong in ({"iterations": 4095}, {"iterations": 16385}, {"iterations": -1}, {"mechanism": 0},
+                      {"mechanism": 3}, {"name": ""}):  # fmt: skip
+            alter(f"wrong: {wrong}", good | wrong)
+            alter(f"deleted, wrong: {wrong}", deletions=(key | {name: wrong[name] for name in wrong.keys() & key},))
+        alter("twice", good, good)
+        alter("set and deleted", good, deletions=(key,))
+        alter("set", good)
+        until(is_there, what="the credential")
+        alter("deleted", deletions=(key,))
+        until(lambda: not is_there(), what="its end")
+
+
+def delegation_tokens(peer: Peer) -> None:
+    """Clients that have not signed in get no tokens."""
+    user = {"principal_type": "User", "principal_name": "a"}
+    for version in peer.each("create_delegation_token"):
+        for label, renewers in (("alone", []), ("with a renewer", [user]), ("odd", [user | {"principal_type": "x"}])):
+            peer.ask(label, "create_delegation_token", version, renewers=renewers, max_lifetime_ms=-1)
+    for version in peer.each("describe_delegation_token"):
+        for owners in (None, [], [user]):
+            peer.ask(f"of {owners}", "describe_delegation_token", version, owners=owners)
+    for version in peer.each("renew_delegation_token"):
+        peer.ask("unknown", "renew_delegation_token", version, hmac=b"h", renew_period_ms=1000)
+    for version in peer.each("expire_delegation_token"):
+        peer.ask("unknown", "expire_delegation_token", version, hmac=b"h", expiry_time_period_ms=-1)

@@ -109,6 +109,8 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     quotas.client_quotas,
     quotas.alter_client_quotas,
     admin.scram_credentials,
+    admin.alter_scram_credentials,
+    admin.delegation_tokens,
     admin.update_features,
     admin.describe_quorum,
     admin.unregister_broker,

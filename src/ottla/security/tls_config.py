@@ -64,7 +64,7 @@ class TlsConfig(Section):
         "principal of a client is taken from its certificate.",
     )  # fmt: skip
     enabled_protocols: tuple[str, ...] = _own(
-        "ssl.enabled.protocols", default=TLS_VERSIONS[::-1], kind=Type.LIST, choices=TLS_VERSIONS, live=True,
+        "ssl.enabled.protocols", default=TLS_VERSIONS, kind=Type.LIST, choices=TLS_VERSIONS, live=True,
         doc="The versions of TLS. Older ones than 1.2 are not safe, and not served.",
     )  # fmt: skip
     protocol: str = _own(
