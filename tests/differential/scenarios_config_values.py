@@ -26,9 +26,9 @@ ODD = (
 
 OURS = ("ottla.", "durability", "zookeeper.")
 KAFKAS_OWN = (
-    "metric.reporters", "early.start.listeners", "ssl.keystore.type", "ssl.protocol", "num.io.threads", "num.network.threads",
-    "process.roles", "controller.quorum.voters", "authorizer.class.name", "config.providers", "max.connection.creation.rate",
-    "sasl.enabled.mechanisms", "principal.builder.class", "remote.log.manager.thread.pool.size", "no.such.setting",
+    "metric.reporters", "early.start.listeners", "num.io.threads", "num.network.threads", "process.roles",
+    "controller.quorum.voters", "config.providers", "principal.builder.class", "ssl.engine.factory.class",
+    "sasl.server.callback.handler.class", "no.such.setting",
 )  # fmt: skip
 """Settings that Ottla does not have."""
 SHOWN = (
