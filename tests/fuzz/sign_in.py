@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from scramp import ScramClient
 
@@ -117,8 +117,19 @@ class SignInTarget:
         self.budget = ByteBudget(BUDGET_BYTES)
         self._clock = services.clock
         self.errors = _Errors()
-        logging.getLogger("ottla").addHandler(self.errors)
-        logging.getLogger("ottla").propagate = False
+
+    def __enter__(self) -> Self:
+        """Take what the broker logs; the refusals are not shown."""
+        logger = logging.getLogger("ottla")
+        logger.addHandler(self.errors)
+        logger.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the log as it was."""
+        logger = logging.getLogger("ottla")
+        logger.removeHandler(self.errors)
+        logger.propagate = True
 
     def connection(self) -> ServerConnection:
         """Return a new connection."""
@@ -233,7 +244,11 @@ def rss_bytes() -> int:
 
 async def fuzz(inputs: int, seed: int, directory: Path, *, report: bool = False) -> tuple[int, int]:
     """Try so many inputs; returns how many signed in and how many did not. Raises Finding."""
-    target = SignInTarget(directory)
+    with SignInTarget(directory) as target:
+        return await _fuzz(target, inputs, seed, report=report)
+
+
+async def _fuzz(target: SignInTarget, inputs: int, seed: int, *, report: bool) -> tuple[int, int]:
     known = conversations(target.issuer)
     right = [await target.feed(conversation) for conversation in known]
     assert [at for at, signed_in in enumerate(right) if signed_in] == [0, 1, 2, 6], right

@@ -196,7 +196,7 @@ def test_durations_and_sizes_are_taken_from_every_source(tmp_path: Path) -> None
     assert found["errors"] == [
         f"log.retention.hours=7x ({file} line 1): must be a whole number of hours, or a duration such as 90m or 7d",
         "log.segment.bytes=1G (command line): must be a whole number of bytes, or a size such as 64KiB or 1GiB",
-        "no.such.hours=90m (command line): there is no such setting",
+        "no.such.hours=[hidden] (command line): there is no such setting",
     ]
     file.write_text("log.retention.hours=7d\n")
     check("--config", str(file), "--data", str(tmp_path), "-o", "log.segment.bytes=512MiB", code=0)

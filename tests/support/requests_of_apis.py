@@ -37,7 +37,8 @@ def request_of(key: ApiKey, version: int, ids: Mapping[str, uuid.UUID] = TOPICS)
     body = codec.shape_class(key, "Request")()
     elements = elements_of(key, version)
     if elements is not None:
-        _fill(body, elements.level, "", ids)
+        for level in (elements.level, *elements.more):
+            _fill(body, level, "", ids)
     return codec.decode_request(key, version, codec.encode_request(key, version, body))
 
 

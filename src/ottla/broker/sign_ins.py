@@ -83,13 +83,19 @@ class SignIns:
             )
 
     def end(self, connection: ServerConnection, sign_in: SignIn, respond: Callable[[], None]) -> None:
-        """Respond to a failed sign-in after the delay, and close the connection."""
+        """Respond to a failed sign-in after the delay, and close the connection after another one.
+
+        A client that receives the response together with the end of the stream may see the latter only: kafka-python
+        then reports a lost connection, not what was wrong.
+        """
+        sign_in.end()
+        loop, delay_s = asyncio.get_running_loop(), sign_in.listener.failure_delay_s
 
         def end() -> None:
             respond()
-            connection.close_when_sent()
+            loop.call_later(delay_s, connection.close_when_sent)
 
-        asyncio.get_running_loop().call_later(sign_in.listener.failure_delay_s, end)
+        loop.call_later(delay_s, end)
 
     def _signed_in(self, connection: ServerConnection, sign_in: SignIn, now: float) -> None:
         assert sign_in.identity is not None, "the sign-in is complete"

@@ -143,7 +143,6 @@ def test_all_variables_that_cannot_be_followed_are_named() -> None:
         "KAFKA_LOG_RETENTION_MSS": "1",
         "KAFKA_SSL_KEYSTORE_PASSWORD": "secret",
         "KAFKA_SSL_ENGINE_FACTORY_CLASS": "org.example.Engines",
-        "KAFKA_AUTHORIZER_CLASS_NAME": "StandardAuthorizer",
         "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "A:SASL_SSL,B:PLAINTEXT",
     }
     with pytest.raises(ValueError, match="KAFKA_") as failure:
@@ -151,7 +150,6 @@ def test_all_variables_that_cannot_be_followed_are_named() -> None:
     problems = str(failure.value)
     assert "KAFKA_LOG_RETENTION_MSS: there is no such setting; did you mean log.retention.ms?" in problems
     assert "KAFKA_SSL_ENGINE_FACTORY_CLASS: it names a part of Java's TLS" in problems
-    assert "KAFKA_AUTHORIZER_CLASS_NAME: Ottla has no authorization yet" in problems
     assert "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP: a broker in a test has PLAINTEXT alone, not SASL_SSL" in problems
     assert "secret" not in problems
 

@@ -87,4 +87,4 @@ def test_wrong_options_fail_the_tests_and_leave_nothing_running() -> None:
 
     result = _run(Case)
     ((_, traceback),) = result.errors
-    assert "log.retention=1h" in traceback
+    assert "log.retention=[hidden] (command line): there is no such setting" in traceback

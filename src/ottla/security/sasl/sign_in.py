@@ -162,6 +162,10 @@ class SignIn:
         self.identity, self.state, self._exchange = identity, State.COMPLETE, None
         return Step(answer, session_ms or 0)
 
+    def end(self) -> None:
+        """Note that it has failed: whatever comes next ends the connection."""
+        self.state, self._exchange = State.FAILED, None
+
     def expire(self) -> None:
         """Note that the session is over, unless it is just being renewed."""
         if self.state is State.COMPLETE:
@@ -187,4 +191,5 @@ class SignIn:
         return max(0, min(lifetimes)) if lifetimes else None
 
     def _fail(self, error: AuthenticationFailed) -> None:
-        self.state, self.error, self._exchange = State.FAILED, error, None
+        self.error = error
+        self.end()

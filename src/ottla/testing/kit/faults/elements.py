@@ -49,12 +49,13 @@ class Elements:
     """The elements of the versions of an API up to `until`.
 
     `own_errors`: those for which the response's own error code is meant; others of the whole request are answered for
-    each element. None: the response's own error code is meant for all.
+    each element. None: the response's own error code is meant for all. `more`: other lists of the same elements.
     """
 
     level: Level
     until: int = 32767
     own_errors: frozenset[ErrorCode] | None = None
+    more: tuple[Level, ...] = ()
 
 
 def _topics(
@@ -167,6 +168,12 @@ _TABLE: dict[ApiKey, tuple[Elements, ...]] = {
     ApiKey.TXN_OFFSET_COMMIT: (Elements(_OFFSETS),),
     ApiKey.CREATE_ACLS: (Elements(Level("creations", "results", {})),),
     ApiKey.DELETE_ACLS: (Elements(Level("filters", "filter_results", {})),),
+    ApiKey.ALTER_CLIENT_QUOTAS: (Elements(Level("entries", "entries", {"entity": "entity"})),),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        Elements(
+            Level("deletions", "results", {"user": "name"}), more=(Level("upsertions", "results", {"user": "name"}),)
+        ),
+    ),
     ApiKey.DESCRIBE_CONFIGS: (Elements(Level("resources", "results", _RESOURCE_KEYS, topic="resource_name")),),
     ApiKey.ALTER_CONFIGS: (Elements(Level("resources", "responses", _RESOURCE_KEYS, topic="resource_name")),),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
