@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ottla.security.authorizer_config import AUTHORIZERS
+from ottla.security.config import AUTHORIZERS
 from tests.support.ottla_process import OttlaProcess
 
 PATIENCE_S = 30

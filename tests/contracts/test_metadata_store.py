@@ -10,10 +10,10 @@ from typing import Protocol
 
 import pytest
 
-from ottla.controller.acl_changes import CreateAcls, DeleteAcls
 from ottla.controller.config import ControllerConfig
 from ottla.controller.machine import apply
 from ottla.controller.overlay import Overlay, Rules
+from ottla.controller.security_changes import CreateAcls, DeleteAcls
 from ottla.core.acls import (
     AccessControlEntry,
     AclFilter,

@@ -31,10 +31,9 @@ from ottla.limits.budget import ByteBudget
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.net.connection import PendingResponse, ReceiveBuffer, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
-from ottla.security.sasl.config import SaslConfig
+from ottla.security.config import OAUTHBEARER, PLAIN, SaslConfig
 from ottla.security.sasl.credentials import HASHES, ScramCredential, TokenCredential, from_password
 from ottla.security.sasl.jwks import fetch_keys
-from ottla.security.sasl.mechanism import OAUTHBEARER, PLAIN
 from ottla.security.sasl.oauthbearer import OAuthBearerExchange, TokenValidator
 from ottla.security.sasl.plain import PlainExchange
 from ottla.security.sasl.scram import ScramExchange

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ottla.core.acls import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.net.identity import ConnectionIdentity
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from tests.support.acl_list import EVERYTHING, AclClient, AclList, AclStore
 
 TYPES = (ResourceType.TOPIC, ResourceType.GROUP)

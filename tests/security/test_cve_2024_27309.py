@@ -10,7 +10,7 @@ import pytest
 
 from ottla.core.acls import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.net.identity import ConnectionIdentity
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from tests.support.acl_list import AclClient, AclList, AclStore, exactly
 
 ALICE, BOB = (AclClient(ConnectionIdentity("User", name)) for name in ("alice", "bob"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.core.settings import InvalidSettings, SettingText, load, settings_of
-from ottla.security.sasl.config import ALLOWED_URLS, SaslConfig
+from ottla.security.config import ALLOWED_URLS, SaslConfig
 from ottla.security.sasl.oauthbearer import TokenValidator
 
 EXPECTED = {"sasl.oauthbearer.expected.audience": "a", "sasl.oauthbearer.expected.issuer": "i"}

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.core.acls import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.net.identity import ConnectionIdentity
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from tests.support.acl_list import AclClient, AclStore
 
 READ, GROUP = AclOperation.READ, ResourceType.GROUP

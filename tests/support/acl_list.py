@@ -16,10 +16,10 @@ from ottla.broker.config import read
 from ottla.broker.migration.export_to_kafka import export
 from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_from_kafka import plan_import
-from ottla.controller.acl_changes import CreateAcls, DeleteAcls
 from ottla.controller.config import ControllerConfig
 from ottla.controller.machine import apply
 from ottla.controller.overlay import Overlay, Rules
+from ottla.controller.security_changes import CreateAcls, DeleteAcls
 from ottla.core.acls import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.core.files import SystemFiles
 from ottla.core.ids import id_text
@@ -31,7 +31,7 @@ from ottla.metadata_store.sqlite_file import FILE_NAME
 from ottla.metadata_store.store import Create
 from ottla.net.identity import ConnectionIdentity
 from ottla.security.authorizer import AclAuthorizer
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from ottla.storage.config import LogConfig
 from ottla.wire.headers import RequestHeader
 

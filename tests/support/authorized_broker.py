@@ -16,7 +16,7 @@ from ottla.core.acls import AccessControlEntry, AclBinding, ResourcePattern
 from ottla.metadata_store.acl_index import NO_ACLS, ResourceAcls
 from ottla.net.identity import ConnectionIdentity
 from ottla.security.authorizer import AclAuthorizer
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from tests.support.acl_users import users
 
 SUPER_USER = "super"

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING
 
 from ottla.core.files import FileSystem
 from ottla.core.runtime import make_executor
+from ottla.security.audit_log import AuditLog, AuditOutput
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
-    from ottla.security.audit_log import AuditLog, AuditOutput
 
 
-def make_audit_log(services: Services, files: FileSystem) -> AuditLog | None:
-    """Return the audit log, or None if the settings ask for none."""
+def make_audit_log(services: Services, files: FileSystem) -> AuditLog:
+    """Return the audit log that the settings ask for."""
     config, clock = services.config.audit, services.clock
-    if not config.path and not config.topic_enable:
-        return None
-    from ottla.security.audit_log import AuditLog
-
     outputs: list[AuditOutput] = []
     if config.path:
         from ottla.security.audit_file import AuditFile

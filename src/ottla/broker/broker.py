@@ -7,21 +7,18 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import listeners as endpoints
-from ottla.broker.audit_outputs import make_audit_log
-from ottla.broker.config import BrokerConfig
+from ottla.broker.config import BrokerConfig, has_secrets
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.dynamic_secrets import DynamicSecrets
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
-from ottla.broker.quotas import Quotas
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
@@ -53,14 +50,17 @@ from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_directory import DirectoryInUse
 
-if TYPE_CHECKING:  # imported once the broker serves, or with a listener that has TLS
+if TYPE_CHECKING:  # imported once the broker serves, or where they are used
+    from ottla.broker.dynamic_secrets import DynamicSecrets
     from ottla.broker.listener_tls import ListenersTls
     from ottla.broker.maintenance.log_cleaner import LogCleaner
     from ottla.broker.maintenance.log_cleaner_worker import Worker
     from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
+    from ottla.broker.quotas import Quotas
     from ottla.broker.sasl_listeners import SaslListeners
     from ottla.client.connection import Dial
     from ottla.client.sasl import Sasl
+    from ottla.security.audit_log import AuditLog
     from ottla.security.authorizer import AclAuthorizer
     from ottla.security.delegation_tokens import DelegationTokens
 
@@ -106,7 +106,6 @@ class Broker:
         self._is_alone = open_store is None or has_own_store  # no other broker can join
         self._cleans_in_process = cleans_in_process  # the files are in its memory
         self._descriptors = descriptors
-        self._secrets = DynamicSecrets(config.secrets)
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._admission, self._accounting = admission, accounting  # of all requests (requests/stages.py)
         self._initial_users = initial_users or {}  # passwords by user
@@ -126,6 +125,9 @@ class Broker:
         self._cluster: MetadataCache | None = None
         self._following: asyncio.Task[None] | None = None
         self._removing_tokens: asyncio.Task[None] | None = None
+        self._quotas: Quotas | None = None  # with the first quota
+        if config.secrets.secret:
+            _ = self._secrets  # it raises if the secret cannot be used
 
     # ---- Starting
 
@@ -164,9 +166,9 @@ class Broker:
         controller = self._make_controller(store, cluster, slices)
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
         services.listeners_tls = self._tls
-        services.dynamic_secrets = self._secrets
+        services.dynamic_secrets = lambda: self._secrets
         services.tokens = self._make_tokens(cluster)
-        services.audit_log = make_audit_log(services, self._files)
+        services.audit_log = self._make_audit_log(services)
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
@@ -182,8 +184,7 @@ class Broker:
             accounting=self._accounting,
             audit_log=services.audit_log,
         )
-        quotas = Quotas(config.quotas, self._driver, listeners, self._accounting, self._clock.monotonic)
-        cluster.subscribe(quotas.follow)
+        cluster.subscribe(self._follow_quotas)
         await listeners.listen(await self._dispatch(services, self._driver))
         self._start_tasks(storage, services, cluster, report)
         return bound
@@ -196,6 +197,19 @@ class Broker:
         from ottla.security.delegation_tokens import DelegationTokens
 
         return DelegationTokens(config, clock=self._clock, stored=lambda: cluster.current.delegation_tokens)
+
+    @cached_property
+    def _secrets(self) -> DynamicSecrets:
+        from ottla.broker.dynamic_secrets import DynamicSecrets
+
+        return DynamicSecrets(self._config.secrets)
+
+    def _make_audit_log(self, services: Services) -> AuditLog | None:
+        if not self._config.audit.is_on:
+            return None
+        from ottla.broker.audit_outputs import make_audit_log
+
+        return make_audit_log(services, self._files)
 
     def _make_authorizer(self, cluster: MetadataCache, services: Services) -> AclAuthorizer | None:
         if not self._config.authorizer.is_on:
@@ -418,12 +432,34 @@ class Broker:
         services.replicas.handle_strays()
         if not storage.is_complete and not services.replicas.is_any_lost:
             await forget_missing(storage, self._node_id)  # what they had is in the report of this broker
-        await self._secrets.encode_again(storage.store, cluster.current, self._node_id)
-        while self._secrets.unknown_in(overrides := overrides_of(cluster.current, self._node_id)):
-            await self._secrets.learn(overrides)
+        await self._learn_secrets(storage.store, cluster)
         cluster.subscribe(self._reconfigure)
         services.replicas.continue_moves()
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
+
+    async def _learn_secrets(self, store: MetadataStore, cluster: MetadataCache) -> None:
+        """Decrypt the settings of this broker that are secrets."""
+        if has_secrets(overrides_of(cluster.current, self._node_id)):
+            await self._secrets.encode_again(store, cluster.current, self._node_id)
+        while has_secrets(overrides := overrides_of(cluster.current, self._node_id)):
+            if not self._secrets.unknown_in(overrides):
+                return
+            await self._secrets.learn(overrides)
+
+    def _follow_quotas(self, old: ClusterView, new: ClusterView) -> None:
+        """Apply the quotas of the cluster; without one no code of quotas is loaded."""
+        if self._quotas is None:
+            if not any(new.configs.get(kind) for kind in znodes.QUOTA_KINDS):
+                return
+            from ottla.broker.quotas import Quotas
+
+            assert self._driver is not None, "it follows once there is a driver"
+            assert self._listeners is not None
+            self._quotas = Quotas(
+                self._config.quotas, self._driver, self._listeners, self._accounting, self._clock.monotonic
+            )
+            old = ClusterView()
+        self._quotas.follow(old, new)
 
     def _start_tasks(
         self, storage: OpenedStorage, services: Services, cluster: MetadataCache, report: znodes.ReplicaReport | None
@@ -459,7 +495,7 @@ class Broker:
         from ottla.broker.maintenance.token_expiry import remove_expired_tokens
 
         removing = remove_expired_tokens(
-            services.controller.tokens.change,
+            services.controller.security.tokens.change,
             is_controller=lambda: services.controller.is_active,
             view=lambda: cluster.current,
             clock=self._clock,
@@ -530,7 +566,7 @@ class Broker:
         if old.configs is new.configs or self._services is None:
             return None
         overrides = overrides_of(new, self._node_id)
-        if self._secrets.unknown_in(overrides):
+        if has_secrets(overrides) and self._secrets.unknown_in(overrides):
             return self._learn_and_apply(overrides)
         self._apply(overrides)
         return None
@@ -542,7 +578,9 @@ class Broker:
     def _apply(self, overrides: Mapping[str, str]) -> None:
         services = self._services
         assert services is not None, "it is set before the first snapshot"
-        config = self._config.with_overrides(self._secrets.decoded(overrides))
+        if has_secrets(overrides):
+            overrides = self._secrets.decoded(overrides)
+        config = self._config.with_overrides(overrides)
         services.config = config
         if self._tls is not None:
             self._tls.reconfigure(config)

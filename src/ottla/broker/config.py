@@ -8,7 +8,7 @@ given by `--config`, the default.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -36,14 +36,18 @@ from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.net.connection_limits import parse_counts
 from ottla.replication.config import ReplicationConfig
-from ottla.security.audit_config import AuditConfig
-from ottla.security.authorizer_config import AuthorizerConfig, why_not_authorized
-from ottla.security.quotas.config import QuotaConfig
-from ottla.security.sasl.config import SaslConfig, split_mechanism_key
-from ottla.security.sasl.mechanism import MECHANISMS
-from ottla.security.secret_config import SecretConfig
-from ottla.security.tls_config import TlsConfig
-from ottla.security.token_config import TokenConfig
+from ottla.security.config import (
+    MECHANISMS,
+    AuditConfig,
+    AuthorizerConfig,
+    QuotaConfig,
+    SaslConfig,
+    SecretConfig,
+    TlsConfig,
+    TokenConfig,
+    split_mechanism_key,
+    why_not_authorized,
+)
 from ottla.share_coordinator.config import ShareCoordinatorConfig
 from ottla.share_partitions.config import ShareConfig
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
@@ -212,6 +216,11 @@ def is_secret(key: str) -> bool:
     """Return whether the value of a setting must not be shown: it is declared so, or its name says so."""
     declaration = declaration_of(key)
     return is_secret_name(key) if declaration is None else declaration[2].secret
+
+
+def has_secrets(keys: Iterable[str]) -> bool:
+    """Return whether any of these settings is a secret."""
+    return any(map(is_secret, keys))
 
 
 def may_be_secret(key: str) -> bool:

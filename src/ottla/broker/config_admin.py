@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from ottla.broker import listener_config_changes
-from ottla.broker.config import SECTIONS, BrokerConfig, declaration_of, declared, is_secret
+from ottla.broker.config import SECTIONS, BrokerConfig, declaration_of, declared, has_secrets, is_secret
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_parts.admin_requests import check_topic_name
@@ -142,12 +142,12 @@ class _Resource(Protocol):
 
 async def encode_secrets(request: Request, resources: Sequence[_Resource]) -> None:
     """Encrypt the secrets of this broker within a request, before anything is forwarded or stored."""
-    secrets = request.services.dynamic_secrets
-    if secrets is None or not secrets.is_configured:
-        return
     secrets_found: list[_Config] = []
     await collect(request, Each[_Resource, None](resources, partial(_find_secrets, secrets_found)))
-    if secrets_found:
+    if not secrets_found or request.services.dynamic_secrets is None:
+        return
+    secrets = request.services.dynamic_secrets()
+    if secrets.is_configured:
         for config, encoded in zip(
             secrets_found, await secrets.encode(config.value or "" for config in secrets_found), strict=True
         ):
@@ -165,6 +165,12 @@ def _find_secrets(
             found.append(config)
 
     return InParts(None, Each(resource.configs, note))
+
+
+def _decoded(services: Services, values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return settings with the secrets decrypted that this broker knows, and without others."""
+    secrets = services.dynamic_secrets
+    return values if secrets is None or not has_secrets(values) else secrets().decoded(values)
 
 
 def _check_secrets(name: str, changes: Iterable[ConfigChange]) -> None:
@@ -224,7 +230,7 @@ async def _check_listeners(request: Request, alteration: Alteration, resource: A
                 tls.reload()
             return
         await listener_config_changes.check_certificates(
-            services.config, tls, values, changes, services.dynamic_secrets
+            services.config, tls, values, changes, partial(_decoded, services)
         )
     except KafkaError as error:
         resource.error = error
@@ -373,11 +379,10 @@ def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Ru
     if missing := missing_security(asked):
         raise InvalidRequest(f"{missing[0].key} is refused: {missing[0].reason}")
     _check_secrets(name, changes)
-    secrets = services.dynamic_secrets
 
     def check(values: Mapping[str, str]) -> None:
         try:
-            config = services.config.with_overrides(values if secrets is None else secrets.decoded(values))
+            config = services.config.with_overrides(_decoded(services, values))
         except InvalidSettings as error:
             first = error.problems[0]
             raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None

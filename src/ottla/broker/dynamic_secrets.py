@@ -17,7 +17,7 @@ from ottla.core.settings import HIDDEN_TEXT, InvalidSettings, SettingProblem
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metadata_store.store import MetadataStore, Put, StoreError
-from ottla.security.secret_config import SecretConfig
+from ottla.security.config import SecretConfig
 
 if TYPE_CHECKING:  # imported where a secret is set
     from ottla.security.password_encoder import PasswordEncoder

@@ -7,7 +7,7 @@ may repeat the location that is in use, and the file is read again then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config import BrokerConfig, declaration_of
@@ -16,7 +16,6 @@ from ottla.core.errors import InvalidRequest
 from ottla.core.settings import AlterConfigOpType, InvalidSettings, listener_key, split_listener_key
 
 if TYPE_CHECKING:  # with the first listener that has TLS
-    from ottla.broker.dynamic_secrets import DynamicSecrets
     from ottla.broker.listener_tls import ListenersTls
 
 SECTION: Final = "tls"
@@ -51,7 +50,7 @@ def locations_repeated(config: BrokerConfig, changes: Sequence[ConfigChange]) ->
 
     Raises InvalidRequest for another location, and for one beside other changes.
     """
-    from ottla.security.tls_config import TlsConfig
+    from ottla.security.config import TlsConfig
 
     named = [change for change in changes if split_listener_key(change.key)[1] in _LOCATIONS]
     for change in named:
@@ -73,9 +72,9 @@ async def check_certificates(
     tls: ListenersTls | None,
     stored: Mapping[str, str],
     changes: Sequence[ConfigChange],
-    secrets: DynamicSecrets | None,
+    decoded: Callable[[Mapping[str, str]], Mapping[str, str]],
 ) -> None:
-    """Load the certificates that a listener would have. `secrets` has decrypted its own. Raises InvalidRequest."""
+    """Load the certificates that a listener would have. `decoded` decrypts secrets. Raises InvalidRequest."""
     from ottla.broker.listener_tls import check_tls
 
     listeners = {split_listener_key(change.key)[0] for change in changes if is_tls_setting(change.key)}
@@ -89,9 +88,7 @@ async def check_certificates(
         else:
             values[change.key] = change.value or ""
     try:
-        await asyncio.to_thread(
-            check_tls, config.with_overrides(values if secrets is None else secrets.decoded(values)), listeners
-        )
+        await asyncio.to_thread(check_tls, config.with_overrides(decoded(values)), listeners)
     except InvalidSettings as error:
         first = error.problems[0]
         raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None

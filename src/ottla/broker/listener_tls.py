@@ -19,7 +19,7 @@ from ottla.core.clock import Clock
 from ottla.core.security_protocols import SecurityProtocol
 from ottla.core.settings import InvalidSettings, SettingProblem, listener_key
 from ottla.net.tls import ListenerTls
-from ottla.security.tls_config import TlsConfig
+from ottla.security.config import TlsConfig
 
 if TYPE_CHECKING:  # imported for the first listener with TLS
     from ottla.net.identity import ConnectionIdentity

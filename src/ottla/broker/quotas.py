@@ -11,8 +11,8 @@ from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.stages import Accounting
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.net.server import Listeners
+from ottla.security.config import QuotaConfig
 from ottla.security.quotas.client_quotas import ClientQuotas
-from ottla.security.quotas.config import QuotaConfig
 from ottla.security.quotas.matching import QuotaTable
 
 

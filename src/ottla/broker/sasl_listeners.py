@@ -13,10 +13,10 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.listeners import security_protocols, to_listen_at
 from ottla.core.settings import InvalidSettings, SettingProblem, listener_key
 from ottla.metadata_store.metadata_cache import MetadataCache
-from ottla.security.sasl.config import SaslConfig
+from ottla.security.config import OAUTHBEARER, PLAIN, SaslConfig
 from ottla.security.sasl.credentials import HASHES, ScramCredential, TokenCredential, from_text
 from ottla.security.sasl.jaas import PLAIN_MODULE, JaasConfig, parse_jaas
-from ottla.security.sasl.mechanism import OAUTHBEARER, PLAIN, Exchange
+from ottla.security.sasl.mechanism import Exchange
 from ottla.security.sasl.plain import PlainExchange
 from ottla.security.sasl.scram import ScramExchange
 from ottla.security.sasl.sign_in import ListenerSasl

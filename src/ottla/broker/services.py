@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.core.clock import Clock
@@ -97,6 +98,6 @@ class Services:
         self.sign_ins: SignIns | None = None  # with listeners with SASL
         self.slices = LoopSlices() if slices is None else slices
         self.tokens: DelegationTokens | None = None  # None: there are none, by the settings
-        self.dynamic_secrets: DynamicSecrets | None = None  # the broker sets it
+        self.dynamic_secrets: Callable[[], DynamicSecrets] | None = None  # the broker sets it
         self.audit_log: AuditLog | None = None  # None: there is none, by the settings
         self.stopping = asyncio.Event()

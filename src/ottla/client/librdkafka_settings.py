@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ottla.client.connection import Security
 from ottla.client.tls import Tls
+from ottla.security.config import OAUTHBEARER
 from ottla.security.key_stores import KeyStore, as_pem, openssl_cipher
-from ottla.security.sasl.mechanism import OAUTHBEARER
 
 
 class NotForLibrdkafka(ValueError):

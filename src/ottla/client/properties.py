@@ -16,9 +16,9 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.connection import Security
 from ottla.client.sasl import MECHANISMS, Sasl
 from ottla.client.tls import Tls
+from ottla.security.config import OAUTHBEARER, PLAIN
 from ottla.security.key_stores import KeyStore
 from ottla.security.sasl.jaas import parse_jaas
-from ottla.security.sasl.mechanism import OAUTHBEARER, PLAIN
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_MODULES = {PLAIN: "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule", "SCRAM-SHA-512": "ScramLoginModule"}

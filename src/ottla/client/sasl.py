@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ottla.client.errors import raise_for
 from ottla.core.errors import ErrorCode, KafkaError, error_for
-from ottla.security.sasl.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+from ottla.security.config import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from ottla.wire.apis import ApiKey
 
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)

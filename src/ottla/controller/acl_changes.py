@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.controller.overlay import COMMIT_BYTES_MAX, Overlay
+from ottla.controller.security_changes import CreateAcls, DeleteAcls, DeletedAcls
 from ottla.core.acls import AccessControlEntry, AclBinding, AclFilter, PermissionType, ResourcePattern, bind
 from ottla.core.errors import InvalidRequest, KafkaError, NotController, PolicyViolation
 from ottla.metadata_store import acl_znodes
@@ -21,21 +22,6 @@ ACLS_PER_REQUEST_MAX: Final = 10_000
 """ACLs that one request may create or delete, as in Kafka."""
 NODE_BYTES_MAX: Final = COMMIT_BYTES_MAX // 2
 _NOTIFICATIONS_KEPT: Final = 100
-
-
-class CreateAcls(NamedTuple):
-    """Create ACLs that are valid. Those that exist are created again without effect."""
-
-    bindings: Sequence[AclBinding]
-
-
-class DeleteAcls(NamedTuple):
-    """Delete the ACLs that filters choose."""
-
-    filters: Sequence[AclFilter]
-
-
-DeletedAcls = list[AclBinding]
 
 
 def create_acls(overlay: Overlay, event: CreateAcls) -> list[KafkaError | None]:

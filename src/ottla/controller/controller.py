@@ -15,7 +15,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.controller.acl_changes import AclAdmin
 from ottla.controller.admin_znodes import AdminRequests
 from ottla.controller.broker_changes import (
     PARTITIONS_PER_EVENT,
@@ -35,8 +34,8 @@ from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedI
 from ottla.controller.machine import DecidedEvent, Event, Outcome, apply, errors_of, outcomes_of
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
+from ottla.controller.security_admin import SecurityAdmin
 from ottla.controller.terms import CommitOutcome, ControllerTerm, become_controller, give_up_controller, write_in_term
-from ottla.controller.token_changes import TokenAdmin
 from ottla.controller.topics import (
     BROKER_DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
@@ -126,7 +125,7 @@ class Controller:
         self._admin_requests = AdminRequests(
             store, view=lambda: cluster.current, reassign=self.reassign, elect_leaders=self.elect_leaders
         )
-        self.acls, self.tokens = AclAdmin(store, self._change), TokenAdmin(self._change)
+        self.security = SecurityAdmin(store, self._change)
         self._has_requests = False  # of Kafka's older tools
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._shutdown: ControlledShutdown | None = None  # once it has begun

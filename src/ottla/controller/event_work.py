@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ottla.controller.acl_changes import CreateAcls, DeleteAcls
 from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
@@ -14,6 +13,7 @@ from ottla.controller.election_events import (
 from ottla.controller.machine import Event
 from ottla.controller.overlay import Overlay
 from ottla.controller.reassignments import Reassign
+from ottla.controller.security_changes import CreateAcls, DeleteAcls
 from ottla.controller.topics import BROKER_DEFAULT, CreatePartitions, CreateTopic, DeleteTopic, FinishDeletion
 
 EVENT_WORK = 10

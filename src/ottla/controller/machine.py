@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never, cast
 
-from ottla.controller.acl_changes import CreateAcls, DeleteAcls, DeletedAcls, create_acls, delete_acls
 from ottla.controller.config_changes import AlterConfig, alter_config
 from ottla.controller.election_events import (
     BrokersGone,
@@ -29,7 +28,16 @@ from ottla.controller.election_events import (
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, alter_partitions
 from ottla.controller.overlay import Overlay
 from ottla.controller.reassignments import Reassign, reassign
-from ottla.controller.token_changes import CreateToken, ExpireToken, RemoveToken, RenewToken, change_token
+from ottla.controller.security_changes import (
+    CreateAcls,
+    CreateToken,
+    DeleteAcls,
+    DeletedAcls,
+    ExpireToken,
+    RemoveToken,
+    RenewToken,
+    SecurityChange,
+)
 from ottla.controller.topics import (
     CreatePartitions,
     CreateTopic,
@@ -54,12 +62,7 @@ Event = (
     | Reassign
     | ElectionEvent
     | NoteBrokers
-    | CreateAcls
-    | DeleteAcls
-    | CreateToken
-    | RenewToken
-    | ExpireToken
-    | RemoveToken
+    | SecurityChange
 )
 
 Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | list[DeletedAcls] | int | None
@@ -94,14 +97,21 @@ def apply(overlay: Overlay, event: Event) -> Outcome:
         case NoteBrokers():
             note_brokers(overlay, event)
             return None
-        case CreateAcls():
-            return create_acls(overlay, event)
-        case DeleteAcls():
-            return delete_acls(overlay, event)
-        case CreateToken() | RenewToken() | ExpireToken() | RemoveToken():
-            return change_token(overlay, event)
+        case CreateAcls() | DeleteAcls() | CreateToken() | RenewToken() | ExpireToken() | RemoveToken():
+            return _change_security(overlay, event)
         case _:
             assert_never(event)
+
+
+def _change_security(overlay: Overlay, change: SecurityChange) -> Outcome:
+    """Decide a change of ACLs or tokens, of which most clusters have none."""
+    if isinstance(change, CreateAcls | DeleteAcls):
+        from ottla.controller.acl_changes import create_acls, delete_acls
+
+        return create_acls(overlay, change) if isinstance(change, CreateAcls) else delete_acls(overlay, change)
+    from ottla.controller.token_changes import change_token
+
+    return change_token(overlay, change)
 
 
 class DecidedEvent(NamedTuple):

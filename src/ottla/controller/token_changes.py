@@ -3,46 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from ottla.controller.overlay import Overlay
+from ottla.controller.security_changes import CreateToken, ExpireToken, RemoveToken, RenewToken, TokenChange
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.metadata_store.store import Create, Delete, Put
-from ottla.metadata_store.token_znodes import TokenInformation, encode_token, token_path
-
-
-class CreateToken(NamedTuple):
-    """Create a token."""
-
-    token: TokenInformation
-
-
-class RenewToken(NamedTuple):
-    """Have a token expire so long after now, at the request of a principal."""
-
-    token_id: str
-    principal: str
-    now_ms: int
-    period_ms: int
-
-
-class ExpireToken(NamedTuple):
-    """Have a token expire so long after now, at once if the period is negative, at the request of a principal."""
-
-    token_id: str
-    principal: str
-    now_ms: int
-    period_ms: int
-
-
-class RemoveToken(NamedTuple):
-    """Remove a token that has expired, if it still is."""
-
-    token_id: str
-    now_ms: int
-
-
-TokenChange = CreateToken | RenewToken | ExpireToken | RemoveToken
+from ottla.metadata_store.token_znodes import encode_token, token_path
 
 
 def change_token(overlay: Overlay, event: TokenChange) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ottla.core.clock import Clock
 from ottla.core.runtime import random_bytes
-from ottla.security.authorizer_config import AUTHORIZERS
+from ottla.security.config import AUTHORIZERS
 
 ADMIN = "admin"
 MECHANISM = "SCRAM-SHA-512"

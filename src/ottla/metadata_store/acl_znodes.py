@@ -20,16 +20,12 @@ from ottla.core.acls import (
     ResourceType,
     pascal_case,
 )
-from ottla.metadata_store.znodes import MalformedNode
+from ottla.metadata_store.znodes import EXTENDED_ACLS, LITERAL_ACLS, QUOTED_ACLS, MalformedNode
 
-LITERAL_ACLS: Final = "/kafka-acl"
-EXTENDED_ACLS: Final = "/kafka-acl-extended"
 PREFIXED_ACLS: Final = f"{EXTENDED_ACLS}/prefixed"
 LITERAL_CHANGES: Final = "/kafka-acl-changes"
 EXTENDED_CHANGES: Final = "/kafka-acl-extended-changes"
 """Their sequential children notify the brokers of Kafka of resources whose ACLs changed. Ottla's watch the ACLs."""
-QUOTED_ACLS: Final = "/ottla_acls"
-"""A node of Ottla's own: below it are ACLs of resources whose name cannot be that of a znode."""
 CHANGE_PREFIX: Final = "acl_changes_"
 
 _TYPES: Final = {pascal_case(kind.name): kind for kind in ResourceType if kind > ResourceType.ANY}
@@ -72,11 +68,6 @@ def directories(patterns: Iterable[ResourcePattern]) -> tuple[str, ...]:
     """Return the nodes that must exist before the ACLs of patterns are written, parents first: all that Kafka has."""
     is_any_quoted = any(not _is_znode_name(pattern.name) for pattern in patterns)
     return _KAFKAS_DIRECTORIES + (_OWN_DIRECTORIES if is_any_quoted else ())
-
-
-def is_acl_path(path: str) -> bool:
-    """Return whether it is below a directory of ACLs."""
-    return path.startswith((LITERAL_ACLS + "/", EXTENDED_ACLS + "/", QUOTED_ACLS + "/"))
 
 
 def parse_acl_path(path: str) -> ResourcePattern | None:

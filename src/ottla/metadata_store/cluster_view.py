@@ -10,13 +10,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.core.ids import INTERNAL_TOPICS
 from ottla.metadata_store import znodes
 from ottla.metadata_store.acl_index import NO_ACLS, AclIndex
 from ottla.metadata_store.store import Node
-from ottla.metadata_store.token_znodes import StoredToken
+
+if TYPE_CHECKING:  # with the first token
+    from ottla.metadata_store.token_znodes import StoredToken
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})

@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.core.acls import PatternType, ResourcePattern
-from ottla.metadata_store import acl_znodes, znodes
+from ottla.metadata_store import znodes
 from ottla.metadata_store.acl_index import ResourceAcls
 from ottla.metadata_store.cluster_view import (
     NO_LEADER,
@@ -28,7 +28,9 @@ from ottla.metadata_store.cluster_view import (
     changed_partitions,
 )
 from ottla.metadata_store.store import NO_VERSION, Node, NodeChange
-from ottla.metadata_store.token_znodes import StoredToken, decode_token, parse_token_path
+
+if TYPE_CHECKING:  # with the first token
+    from ottla.metadata_store.token_znodes import StoredToken
 
 NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""
@@ -347,8 +349,8 @@ class ViewBuilder:
                 elif path.startswith(znodes.DELETED_TOPICS + "/"):
                     noted = znodes.decode_deleted_topic_ids([path.rpartition("/")[2]])
                     deleted = deleted - noted if node is None else deleted | noted
-                elif token_id := parse_token_path(path):
-                    _put_token(tokens, token_id, path, node)
+                elif path.startswith(znodes.TOKENS + "/"):
+                    _put_token(tokens, path, node)
                 elif path in znodes.ADMIN_REQUESTS:
                     requests = {**requests, path: node} if node else {p: n for p, n in requests.items() if p != path}
                 elif path == znodes.CONTROLLER:
@@ -360,8 +362,8 @@ class ViewBuilder:
                 elif (entity := znodes.parse_config_path(path)) and entity[0] in _KINDS:
                     kind, name = entity
                     _put_config(_of_kind(changed, configs, kind), name, path, node)
-                elif acl_znodes.is_acl_path(path) and (pattern := acl_znodes.parse_acl_path(path)):
-                    acls[pattern] = None if node is None else _resource_acls(pattern, path, node)
+                elif znodes.is_acl_path(path):
+                    _put_acls(acls, path, node)
             except znodes.MalformedNode as error:
                 _log(error)
         configs = {**configs, **{kind: _same_or_new(view.configs.get(kind), new) for kind, new in changed.items()}}
@@ -390,10 +392,20 @@ def _log(error: znodes.MalformedNode) -> None:
     )
 
 
+def _put_acls(acls: dict[ResourcePattern, ResourceAcls | None], path: str, node: Node | None) -> None:
+    """Note the ACLs of a pattern, or that they are gone. A directory of ACLs has none."""
+    from ottla.metadata_store.acl_znodes import parse_acl_path  # most clusters have no ACLs
+
+    if pattern := parse_acl_path(path):
+        acls[pattern] = None if node is None else _resource_acls(pattern, path, node)
+
+
 def _resource_acls(pattern: ResourcePattern, path: str, node: Node) -> ResourceAcls:
     """Decode the ACLs of a pattern; those that are malformed are unreadable, which denies everything."""
+    from ottla.metadata_store.acl_znodes import decode_acls
+
     try:
-        entries = acl_znodes.decode_acls(path, node.value)
+        entries = decode_acls(path, node.value)
         if entries and pattern.pattern_type == PatternType.UNKNOWN:
             raise znodes.MalformedNode(path, "the type of the pattern is not known")
     except znodes.MalformedNode as error:
@@ -461,8 +473,11 @@ def _put(by_node_id: dict[int, _Value], path: str, value: _Value | None) -> None
         by_node_id[_node_id(path)] = value
 
 
-def _put_token(tokens: dict[str, StoredToken], token_id: str, path: str, node: Node | None) -> None:
+def _put_token(tokens: dict[str, StoredToken], path: str, node: Node | None) -> None:
     """Note a token. One whose node is malformed is none: it could not be said until when it is valid."""
+    from ottla.metadata_store.token_znodes import StoredToken, decode_token
+
+    token_id = path.rpartition("/")[2]
     tokens.pop(token_id, None)
     if node is not None:
         tokens[token_id] = StoredToken(decode_token(path, node.value), node.version)

@@ -10,9 +10,8 @@ import json
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from ottla.metadata_store.znodes import MalformedNode
+from ottla.metadata_store.znodes import TOKENS, MalformedNode
 
-TOKENS: Final = "/delegation_token/tokens"
 _VERSION: Final = 3
 _VERSION_WITH_REQUESTER: Final = 3
 
@@ -43,16 +42,6 @@ class StoredToken(NamedTuple):
 def token_path(token_id: str) -> str:
     """Return the path of a token."""
     return f"{TOKENS}/{token_id}"
-
-
-def parse_token_path(path: str) -> str:
-    """Return the id of the token with this path; empty for any other path.
-
-    >>> parse_token_path("/delegation_token/tokens/abc"), parse_token_path("/delegation_token/tokens")
-    ('abc', '')
-    """
-    parent, _, token_id = path.rpartition("/")
-    return token_id if parent == TOKENS else ""
 
 
 def _sanitized(principal: str) -> str:

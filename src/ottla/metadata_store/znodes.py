@@ -1,4 +1,4 @@
-"""Defines Kafka's znodes: the path and the encoding of each value. Those of ACLs are in acl_znodes.py.
+"""Defines Kafka's znodes: the path and the encoding of each value. ACLs and tokens have modules of their own.
 
 No other module has a path or a JSON key.
 
@@ -31,7 +31,7 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers", "groups", "client-metrics"
 """Directories under /config. Kafka introduced the last two after it had removed ZooKeeper."""
-USERS_KIND, CLIENTS_KIND, IPS_KIND = "users", "clients", "ips"
+USERS_KIND, CLIENTS_KIND, IPS_KIND = QUOTA_KINDS = ("users", "clients", "ips")
 """Directories under /config for quotas, and (users) credentials. Names below them are those of the nodes: `sanitized`,
 and `USER/clients/CLIENT` for a client id of one user."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -52,6 +52,10 @@ REPLICA_REPORTS = "/ottla_replicas"
 
 HANDLED_BROKERS = "/ottla_handled_brokers"
 """A node of Ottla's own: the epochs of the brokers on whose start the controller has acted."""
+
+LITERAL_ACLS, EXTENDED_ACLS, QUOTED_ACLS = "/kafka-acl", "/kafka-acl-extended", "/ottla_acls"
+"""Below these are the ACLs. The last is a node of Ottla's own, for resources whose name cannot be that of a znode."""
+TOKENS = "/delegation_token/tokens"
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
@@ -83,7 +87,7 @@ ROOTS = (
     DELETED_TOPICS,
     REPLICA_REPORTS,
     "/delegation_token",
-    "/delegation_token/tokens",
+    TOKENS,
 )
 """Created once, parents first, by the first broker of a cluster."""
 
@@ -163,6 +167,11 @@ def config_parents(kind: str, entity: str) -> list[str]:
     """
     names = entity.split("/") if kind == USERS_KIND else []
     return ["/".join(names[:end]) for end in range(1, len(names))]
+
+
+def is_acl_path(path: str) -> bool:
+    """Return whether it is below a directory of ACLs."""
+    return path.startswith((LITERAL_ACLS + "/", EXTENDED_ACLS + "/", QUOTED_ACLS + "/"))
 
 
 def parse_config_path(path: str) -> tuple[str, str] | None:

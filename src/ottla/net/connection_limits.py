@@ -10,11 +10,13 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from ottla.core.rates import SampledRate
 from ottla.core.settings import INT_MAX
 from ottla.net.config import NetConfig
+
+if TYPE_CHECKING:  # with the first rate
+    from ottla.core.rates import SampledRate
 
 SHARE_OF_AN_ADDRESS: Final = 2
 """Without `max.connections.per.ip` one address, if it is not of this host, may have this part of the connections."""
@@ -183,6 +185,8 @@ class ConnectionLimits:
         return rate
 
     def _new_rate(self, limit: float) -> SampledRate:
+        from ottla.core.rates import SampledRate
+
         return SampledRate(limit, sample_count=self._window_num, window_ms=self._window_ms)
 
     def _wait_of_host(self, host: str, now_ms: int) -> int:

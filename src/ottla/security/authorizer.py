@@ -24,7 +24,7 @@ from ottla.metadata_store.acl_index import NO_ACLS, UNREADABLE, AclIndex, Resour
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.net.identity import USER, ConnectionIdentity
 from ottla.security.audit_log import AuditedRequest, AuditLog
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from ottla.security.host_patterns import host_matches
 
 DECISIONS_MAX: Final = 20_000

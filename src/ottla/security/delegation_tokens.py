@@ -15,8 +15,8 @@ from typing import Final
 from ottla.core.clock import Clock
 from ottla.core.runtime import random_bytes
 from ottla.metadata_store.token_znodes import StoredToken, TokenInformation
+from ottla.security.config import TokenConfig
 from ottla.security.sasl.credentials import ScramCredential
-from ottla.security.token_config import TokenConfig
 
 ITERATIONS: Final = 4_096
 """Of the SCRAM credential of a token: the least of SCRAM, as in Kafka. The password is random, not a person's."""

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import Final
 
 from ottla.core.runtime import random_bytes
-from ottla.security.secret_config import ITERATIONS_MAX
+from ottla.security.config import ITERATIONS_MAX
 
 _HASHES: Final = {"PBKDF2WithHmacSHA1": "sha1", "PBKDF2WithHmacSHA256": "sha256", "PBKDF2WithHmacSHA512": "sha512"}
 _GCM, _CBC = "AES/GCM/NoPadding", "AES/CBC/PKCS5Padding"

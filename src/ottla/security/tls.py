@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ottla.net.identity import USER, ConnectionIdentity
 from ottla.net.tls import TlsTerms
+from ottla.security.config import TlsConfig
 from ottla.security.distinguished_names import Certificate, distinguished_name, read_certificate
 from ottla.security.key_stores import InvalidKeyStore, KeyStore, load_identity, load_trusted, set_versions
 from ottla.security.principal_mapping import InvalidRules, PrincipalMapper
-from ottla.security.tls_config import TlsConfig
 
 _VERIFY_MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 

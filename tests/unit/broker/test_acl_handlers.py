@@ -11,7 +11,7 @@ from ottla.core.acls import CLUSTER_NAME, AclBinding, AclOperation, PatternType,
 from ottla.core.errors import ErrorCode, NetworkException
 from ottla.metadata_store.acl_znodes import acl_path
 from ottla.metadata_store.store import Put
-from ottla.security.authorizer_config import AUTHORIZERS
+from ottla.security.config import AUTHORIZERS
 from ottla.testing.cluster import BrokerHandlers, TestCluster
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated.create_acls import AclCreation, CreateAclsRequest
@@ -114,7 +114,7 @@ async def test_acls_are_created_described_and_deleted_by_requests_to_any_broker(
 
 @for_everyone
 async def test_acls_stay_after_a_restart_of_the_broker(broker: BrokerHandlers) -> None:
-    await broker.services.controller.acls.create([READ])
+    await broker.services.controller.security.acls.create([READ])
     await broker.restart()
 
     assert acls_of(broker.cluster, 1) == {READ}
@@ -255,11 +255,11 @@ async def test_a_client_without_the_right_to_alter_or_describe_the_cluster_is_de
     of_cluster = AclBinding(
         ResourceType.CLUSTER, LITERAL, CLUSTER_NAME, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, PermissionType.ALLOW
     )
-    await cluster.services(1).controller.acls.create([of_cluster])
+    await cluster.services(1).controller.security.acls.create([of_cluster])
     assert await codes() == ([denied] * 2, [denied] * 2, 0)
-    await cluster.services(1).controller.acls.create([of_cluster._replace(operation=AclOperation.ALTER)])
+    await cluster.services(1).controller.security.acls.create([of_cluster._replace(operation=AclOperation.ALTER)])
     assert await codes() == ([0, 0], [0, 0], 0)
-    await cluster.services(1).controller.acls.create(
+    await cluster.services(1).controller.security.acls.create(
         [of_cluster._replace(operation=AclOperation.ALTER, permission_type=PermissionType.DENY)]
     )
     assert await codes() == ([denied] * 2, [denied] * 2, 0)

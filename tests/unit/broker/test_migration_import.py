@@ -24,7 +24,7 @@ from ottla.metadata_store.kraft_batches import snapshot
 from ottla.metadata_store.kraft_records import MetadataRecordType
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.records.builder import NewRecord, build_batch
-from ottla.security.authorizer_config import AUTHORIZERS
+from ottla.security.config import AUTHORIZERS
 from ottla.storage.directories.log_directory import ForeignDirectory
 
 NODE, ID, OTHER_ID = 3, UUID(int=1 << 100), UUID(int=2 << 100)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from ottla.controller import acl_changes
-from ottla.controller.acl_changes import AclAdmin, CreateAcls, DeleteAcls
+from ottla.controller.acl_changes import AclAdmin
 from ottla.controller.config import ControllerConfig
 from ottla.controller.machine import Outcome, apply
 from ottla.controller.overlay import COMMIT_BYTES_MAX, OPS_PER_COMMIT, Overlay, Rules
+from ottla.controller.security_changes import CreateAcls, DeleteAcls
 from ottla.core.acls import (
     AccessControlEntry,
     AclBinding,

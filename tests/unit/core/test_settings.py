@@ -15,8 +15,7 @@ from ottla.core.settings import (
     read_properties,
     setting,
 )
-from ottla.security.authorizer_config import AUTHORIZERS
-from ottla.security.tls_config import TlsConfig
+from ottla.security.config import AUTHORIZERS, TlsConfig
 
 
 class Sizes(Section):

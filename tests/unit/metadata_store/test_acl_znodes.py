@@ -110,7 +110,7 @@ def test_each_pattern_has_a_node_that_zookeeper_takes(
 ) -> None:
     assert acl_znodes.acl_path(ResourcePattern(*pattern)) == path
     assert acl_znodes.parse_acl_path(path) == pattern
-    assert acl_znodes.is_acl_path(path)
+    assert znodes.is_acl_path(path)
     assert path.rpartition("/")[0] in acl_znodes.directories([ResourcePattern(*pattern)])
 
 

@@ -10,8 +10,8 @@ from ottla.limits.budget import ByteBudget
 from ottla.net.config import NetConfig
 from ottla.net.server import ListenerAddress, Listeners
 from ottla.net.tls import ListenerTls
+from ottla.security.config import TlsConfig
 from ottla.security.tls import load_tls
-from ottla.security.tls_config import TlsConfig
 from tests.support.async_tests import setup_of
 from tests.support.certificates import Certificates
 from tests.support.echo import Echo

@@ -19,8 +19,8 @@ from ottla.net.connection import ServerConnection
 from ottla.net.identity import ANONYMOUS, ConnectionIdentity
 from ottla.net.server import Listeners
 from ottla.net.tls import ListenerTls
+from ottla.security.config import TlsConfig
 from ottla.security.tls import load_tls
-from ottla.security.tls_config import TlsConfig
 from tests.support.certificates import Certificates
 from tests.support.echo import Echo, framed, read_frame
 from tests.support.waiting import until

@@ -18,7 +18,7 @@ from ottla.net.identity import ConnectionIdentity
 from ottla.security import authorizer as module
 from ottla.security.audit_log import AuditEntry, AuditLog
 from ottla.security.authorizer import AclAuthorizer
-from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.security.config import AuthorizerConfig
 from ottla.wire.headers import RequestHeader
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ottla.core.settings import InvalidSettings, SettingText, load
+from ottla.security.config import ALLOWED_URLS, SaslConfig
 from ottla.security.sasl import jwks
-from ottla.security.sasl.config import ALLOWED_URLS, SaslConfig
 from ottla.security.sasl.jwks import UnreadableKeys, fetch_keys, parse_keys, why_not_readable
 from ottla.security.sasl.mechanism import AuthenticationFailed, Principal
 from ottla.security.sasl.oauthbearer import INVALID_TOKEN, InvalidToken, OAuthBearerExchange, TokenValidator

@@ -7,8 +7,8 @@ import hashlib
 import pytest
 
 from ottla.core.settings import InvalidSettings, SettingText, load
+from ottla.security.config import ITERATIONS_MIN, SecretConfig
 from ottla.security.password_encoder import PasswordEncoder, PasswordNotDecoded, is_encoded
-from ottla.security.secret_config import ITERATIONS_MIN, SecretConfig
 
 SALT_CBC = (
     "ZKFD2orvBAG8CdEFfghclFeuNrQGN0bQlmwDKMNL1lbPEi5Z5ozGkHQhJH8I7aogAHBaB3PfUSPxuG6It9nl1A6XfMY5cR3YexPomfbZF/PbcuFRTv6O"

@@ -9,8 +9,8 @@ from hypothesis import given
 from ottla.core.errors import InvalidRequest
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import ClusterView, EntityConfig
+from ottla.security.config import QuotaConfig
 from ottla.security.quotas.client_quotas import EXPIRE_MS, RATES_MAX, ClientQuotas
-from ottla.security.quotas.config import QuotaConfig
 from ottla.security.quotas.entities import (
     DEFAULT,
     PRODUCER_BYTE_RATE,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ottla.security.config import TlsConfig
 from ottla.security.key_stores import InvalidKeyStore
 from ottla.security.tls import content_digest, load_tls
-from ottla.security.tls_config import TlsConfig
 from tests.support.certificates import PASSWORD, Certificates
 
 

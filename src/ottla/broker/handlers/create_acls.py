@@ -47,7 +47,7 @@ async def create(request: Request, body: CreateAclsRequest) -> Sequence[KafkaErr
     valid = [binding for binding, problem in outcomes.items() if problem is None]
     if valid:
         try:
-            outcomes |= zip(valid, await request.services.controller.acls.create(valid), strict=True)
+            outcomes |= zip(valid, await request.services.controller.security.acls.create(valid), strict=True)
         except KafkaError as error:
             outcomes |= dict.fromkeys(valid, error)
     return [outcomes[binding] for binding in bindings]

@@ -18,7 +18,7 @@ from ottla.broker.handler_parts.token_requests import NO_TIME, check_client, pri
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.controller.token_changes import CreateToken
+from ottla.controller.security_changes import CreateToken
 from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.core.ids import id_text, random_topic_id
@@ -67,7 +67,7 @@ async def handle(request: Request, body: CreateDelegationTokenRequest) -> Create
             min(max_ms, now_ms + config.expiry_time_ms),
             max_ms,
         )
-        await request.services.controller.tokens.change(CreateToken(token))
+        await request.services.controller.security.tokens.change(CreateToken(token))
     except KafkaError as error:
         response.error_code = error.code
         return response

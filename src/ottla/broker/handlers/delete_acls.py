@@ -24,7 +24,7 @@ from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.controller.acl_changes import DeletedAcls
+from ottla.controller.security_changes import DeletedAcls
 from ottla.core.acls import AclBinding, AclFilter, AclOperation
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.metadata_store.cluster_view import ClusterView
@@ -49,7 +49,7 @@ async def delete(request: Request, body: DeleteAclsRequest) -> Sequence[Outcome]
     if not valid:
         return [acl_filter for acl_filter in filters if isinstance(acl_filter, KafkaError)]
     try:
-        deleted = iter(await request.services.controller.acls.delete(valid))
+        deleted = iter(await request.services.controller.security.acls.delete(valid))
     except KafkaError as error:
         return [acl_filter if isinstance(acl_filter, KafkaError) else error for acl_filter in filters]
     return [acl_filter if isinstance(acl_filter, KafkaError) else next(deleted) for acl_filter in filters]

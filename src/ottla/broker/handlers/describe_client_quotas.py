@@ -38,8 +38,6 @@ from ottla.wire.generated.describe_client_quotas import (
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 """The ways in which a component of a filter matches a name: the given one, the default's, any."""
 
-_KINDS = (znodes.USERS_KIND, znodes.CLIENTS_KIND, znodes.IPS_KIND)
-
 
 class _Filter(NamedTuple):
     """Matches entities by type and name."""
@@ -68,7 +66,7 @@ def answer(
         return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
     response = DescribeClientQuotasResponse()
     assert response.entries is not None
-    nodes = ((kind, *node) for kind in _KINDS for node in view.configs.get(kind, {}).items())
+    nodes = ((kind, *node) for kind in znodes.QUOTA_KINDS for node in view.configs.get(kind, {}).items())
     return InParts(response, Each(nodes, partial(_described, quota_filter), into=response.entries))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from ottla.broker.handler_parts.token_requests import NO_TIME, check_client, principal_of, record_change, tokens_of
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.controller.token_changes import ExpireToken
+from ottla.controller.security_changes import ExpireToken
 from ottla.core.errors import KafkaError
 from ottla.wire.generated.expire_delegation_token import (
     MESSAGES,
@@ -33,7 +33,7 @@ async def handle(request: Request, body: ExpireDelegationTokenRequest) -> Expire
         token_id = tokens_of(request).id_of(bytes(body.hmac))
         now_ms = request.services.clock.wall_ms()
         change = ExpireToken(token_id, principal_of(request), now_ms, body.expiry_time_period_ms)
-        expiry_ms = await request.services.controller.tokens.change(change)
+        expiry_ms = await request.services.controller.security.tokens.change(change)
     except KafkaError as error:
         record_change(request, token_id, error=error.code.name)
         return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=NO_TIME)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from ottla.broker.handler_parts.token_requests import NO_TIME, check_client, principal_of, record_change, tokens_of
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.controller.token_changes import RenewToken
+from ottla.controller.security_changes import RenewToken
 from ottla.core.errors import KafkaError
 from ottla.wire.generated.renew_delegation_token import (
     MESSAGES,
@@ -36,7 +36,7 @@ async def handle(request: Request, body: RenewDelegationTokenRequest) -> RenewDe
             period_ms = min(period_ms, body.renew_period_ms)
         now_ms = request.services.clock.wall_ms()
         change = RenewToken(token_id, principal_of(request), now_ms, period_ms)
-        expiry_ms = await request.services.controller.tokens.change(change)
+        expiry_ms = await request.services.controller.security.tokens.change(change)
     except KafkaError as error:
         record_change(request, token_id, error=error.code.name)
         return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=NO_TIME)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ottla.controller.token_changes import RemoveToken
+from ottla.controller.security_changes import RemoveToken
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError
 from ottla.metadata_store.cluster_view import ClusterView

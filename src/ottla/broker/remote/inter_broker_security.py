@@ -8,7 +8,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.listener_tls import ListenersTls, tls_of_listener
 from ottla.broker.listeners import security_protocols
 from ottla.core.settings import InvalidSettings, SettingProblem, listener_key
-from ottla.security.sasl.config import SaslConfig
+from ottla.security.config import SaslConfig
 from ottla.security.sasl.jaas import parse_jaas
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
@@ -60,7 +60,7 @@ def inter_broker_sasl(config: BrokerConfig, listener: str) -> Sasl | None:
     if protocol is None or not protocol.uses_sasl:
         return None
     from ottla.client.sasl import Sasl
-    from ottla.security.sasl.mechanism import OAUTHBEARER
+    from ottla.security.config import OAUTHBEARER
 
     mechanism = config.sasl.inter_broker_mechanism
     if mechanism == OAUTHBEARER:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.core.rates import SampledRate, TokenBucket
-from ottla.security.quotas.config import QuotaConfig
+from ottla.security.config import QuotaConfig
 from ottla.security.quotas.entities import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,

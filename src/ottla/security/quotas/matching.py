@@ -20,7 +20,6 @@ from ottla.security.quotas.entities import (
 )
 
 CLIENT_KEYS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
-KINDS: Final = (znodes.USERS_KIND, znodes.CLIENTS_KIND, znodes.IPS_KIND)
 
 
 class Limit(NamedTuple):
@@ -40,7 +39,7 @@ class QuotaTable:
     def update(self, old: ClusterView, new: ClusterView) -> bool:
         """Apply what differs between two snapshots; return whether a quota does."""
         is_changed = False
-        for kind in KINDS:
+        for kind in znodes.QUOTA_KINDS:
             before, after = old.configs.get(kind, {}), new.configs.get(kind, {})
             if before is after:
                 continue

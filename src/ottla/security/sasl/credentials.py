@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ottla.core.runtime import random_bytes
-from ottla.security.sasl.mechanism import SCRAM_SHA_256, SCRAM_SHA_512
+from ottla.security.config import SCRAM_SHA_256, SCRAM_SHA_512
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384

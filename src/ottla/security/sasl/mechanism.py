@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
-
-PLAIN: Final = "PLAIN"
-SCRAM_SHA_256: Final = "SCRAM-SHA-256"
-SCRAM_SHA_512: Final = "SCRAM-SHA-512"
-OAUTHBEARER: Final = "OAUTHBEARER"
-MECHANISMS: Final = (SCRAM_SHA_512, SCRAM_SHA_256, PLAIN, OAUTHBEARER)
-"""All that are served. Kerberos (GSSAPI) is not."""
+from typing import NamedTuple, Protocol
 
 
 class Principal(NamedTuple):

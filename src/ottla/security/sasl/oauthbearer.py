@@ -17,7 +17,7 @@ from typing import Any, Final
 import jwt
 
 from ottla.core.settings import InvalidSettings, SettingProblem
-from ottla.security.sasl.config import ALLOWED_URLS, SaslConfig
+from ottla.security.config import ALLOWED_URLS, SaslConfig
 from ottla.security.sasl.jwks import Jwks, why_not_readable
 from ottla.security.sasl.mechanism import AuthenticationFailed, Principal
 
