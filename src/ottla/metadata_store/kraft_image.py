@@ -1,4 +1,4 @@
-"""Replays the metadata log of a KRaft cluster into an image: topics, settings, ACLs and producer ids.
+"""Replays the metadata log of a KRaft cluster into an image: topics, settings, security and producer ids.
 
 The rules are Kafka's (TopicDelta, PartitionRegistration.merge, ConfigurationsDelta): a change of leader adds one to the
 leader epoch, every change adds one to the partition epoch, the removal of a topic removes its settings, and records of
@@ -18,6 +18,7 @@ from ottla.metadata_store.kraft_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     MalformedMetadata,
     MetadataRecordType,
@@ -27,6 +28,7 @@ from ottla.metadata_store.kraft_records import (
     ProducerIdsRecord,
     Record,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -90,6 +92,7 @@ class KraftImage:
         self.acls: dict[UUID, AclBinding] = {}
         self.quotas: dict[QuotaParts, dict[str, float]] = {}  # by entity and key
         self.credentials: dict[tuple[str, int], UserScramCredentialRecord] = {}  # by user and mechanism
+        self.tokens: dict[str, DelegationTokenRecord] = {}  # by id
         self.carried: list[OpaqueRecord] = []  # in order: what is not decoded
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
@@ -157,6 +160,10 @@ class KraftImage:
                 self.credentials[name, mechanism] = record
             case RemoveUserScramCredentialRecord(name=name, mechanism=mechanism):
                 self.credentials.pop((name, mechanism), None)
+            case DelegationTokenRecord(token_id=token_id):
+                self.tokens[token_id] = record
+            case RemoveDelegationTokenRecord(token_id=token_id):
+                self.tokens.pop(token_id, None)
             case OpaqueRecord(number, _):
                 if number not in _PROCESS_RECORDS:
                     self.carried.append(record)

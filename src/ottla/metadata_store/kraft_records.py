@@ -285,6 +285,38 @@ class RemoveUserScramCredentialRecord:
     WIRE: ClassVar[Wire] = (Field("name", "string"), Field("mechanism", "int8"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord:
+    """A delegation token exists, or has another time of expiration. Principals are TYPE:NAME."""
+
+    owner: str = ""
+    requester: str = ""
+    renewers: list[str] = field(default_factory=list)
+    issue_timestamp: int = 0
+    max_timestamp: int = 0
+    expiration_timestamp: int = 0
+    token_id: str = ""
+
+    WIRE: ClassVar[Wire] = (
+        Field("owner", "string"),
+        Field("requester", "string"),
+        Field("renewers", "string", array=True),
+        Field("issue_timestamp", "int64"),
+        Field("max_timestamp", "int64"),
+        Field("expiration_timestamp", "int64"),
+        Field("token_id", "string"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord:
+    """A delegation token ends."""
+
+    token_id: str = ""
+
+    WIRE: ClassVar[Wire] = (Field("token_id", "string"),)
+
+
 class OpaqueRecord(NamedTuple):
     """A record that is not decoded: its number, and all of its value."""
 
@@ -305,6 +337,8 @@ Record = (
     | ClientQuotaRecord
     | UserScramCredentialRecord
     | RemoveUserScramCredentialRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
     | OpaqueRecord
 )
 
@@ -331,6 +365,8 @@ _KINDS: Mapping[int, _Kind] = MappingProxyType(
         MetadataRecordType.CLIENT_QUOTA: _Kind(ClientQuotaRecord, 0, 0),
         MetadataRecordType.USER_SCRAM_CREDENTIAL: _Kind(UserScramCredentialRecord, 0, 0),
         MetadataRecordType.REMOVE_USER_SCRAM_CREDENTIAL: _Kind(RemoveUserScramCredentialRecord, 0, 0),
+        MetadataRecordType.DELEGATION_TOKEN: _Kind(DelegationTokenRecord, 0, 0),
+        MetadataRecordType.REMOVE_DELEGATION_TOKEN: _Kind(RemoveDelegationTokenRecord, 0, 0),
     }
 )
 

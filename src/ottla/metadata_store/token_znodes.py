@@ -7,6 +7,7 @@ is a setting of the brokers.
 from __future__ import annotations
 
 import json
+import re
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -42,6 +43,15 @@ class StoredToken(NamedTuple):
 def token_path(token_id: str) -> str:
     """Return the path of a token."""
     return f"{TOKENS}/{token_id}"
+
+
+def is_token_id(text: str) -> bool:
+    """Return whether a text can be a token's id, which is the name of its node.
+
+    >>> is_token_id("uAfOIoMFQ7m8vZVI-sNxvg"), is_token_id("a/b")
+    (True, False)
+    """
+    return re.fullmatch(r"[A-Za-z0-9_-]+", text) is not None
 
 
 def _sanitized(principal: str) -> str:

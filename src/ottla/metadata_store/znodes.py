@@ -511,11 +511,20 @@ class KafkaImport(NamedTuple):
     metadata_log_end: tuple[str, int] | None  # the last file of Kafka's metadata log and its size
     pinned: tuple[str, ...]  # topics that got retention.ms=-1, because their retention was unknown
     has_acls: bool = False  # the store got the ACLs too; an earlier version of Ottla left them in Kafka's metadata log
+    has_tokens: bool = False  # and delegation tokens likewise
 
 
 def encode_kafka_import(done: KafkaImport) -> bytes:
     """Encode version 1."""
-    return _text({"version": 1, "trace": done.metadata_log_end, "pinned": done.pinned, "acls": done.has_acls})
+    return _text(
+        {
+            "version": 1,
+            "trace": done.metadata_log_end,
+            "pinned": done.pinned,
+            "acls": done.has_acls,
+            "tokens": done.has_tokens,
+        }
+    )
 
 
 def decode_kafka_import(value: bytes) -> KafkaImport:
@@ -527,6 +536,7 @@ def decode_kafka_import(value: bytes) -> KafkaImport:
             None if end is None else (str(end[0]), int(end[1])),
             tuple(map(str, parsed["pinned"])),
             parsed.get("acls") is True,
+            parsed.get("tokens") is True,
         )
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise MalformedNode(KAFKA_IMPORT, repr(error)) from error

@@ -27,6 +27,7 @@ from ottla.metadata_store.kraft_batches import snapshot
 from ottla.metadata_store.kraft_image import KraftImage
 from ottla.metadata_store.kraft_records import (
     AccessControlEntryRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     OpaqueRecord,
     UserScramCredentialRecord,
@@ -34,6 +35,7 @@ from ottla.metadata_store.kraft_records import (
 )
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.metadata_store.store import Put
+from ottla.metadata_store.token_znodes import TokenInformation
 from ottla.storage.small_files import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
@@ -52,6 +54,7 @@ CONFIGS = {
         "SCRAM-SHA-512": "salt=c2FsdA==,stored_key=c3RvcmVk,server_key=c2VydmVy,iterations=8192",
     },
 }
+TOKEN = TokenInformation("dG9rZW4", "User:alice", "User:CN=bob,O=x", ("User:carol",), 1, 2, 3)
 QUOTAS: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = {
     (("user", None),): {"request_percentage": 12.5},
     (("client-id", None), ("user", "a b")): {"producer_byte_rate": 1024},
@@ -73,7 +76,7 @@ def directory(
     async def fill() -> None:
         session = EmbeddedMetadataStore.open(path / METADATA_FILE).session()
         await join_cluster(session, "c")
-        plan = ImportPlan(topics=[WEB, KEPT], configs=CONFIGS, next_producer_id=5000)
+        plan = ImportPlan(topics=[WEB, KEPT], configs=CONFIGS, next_producer_id=5000, tokens=[TOKEN])
         await commit_import(plan, session, {}, [path], node_id=7)
         await session.close()
 
@@ -109,6 +112,15 @@ def test_topics_go_with_their_ids_epochs_settings_and_producer_ids(tmp_path: Pat
     assert after.credentials["a b", 2] == UserScramCredentialRecord(
         name="a b", mechanism=2, salt=b"salt", stored_key=b"stored", server_key=b"server", iterations=8192
     )
+    assert after.tokens["dG9rZW4"] == DelegationTokenRecord(
+        owner="User:alice",
+        requester="User:CN=bob,O=x",
+        renewers=["User:carol"],
+        issue_timestamp=1,
+        expiration_timestamp=2,
+        max_timestamp=3,
+        token_id="dG9rZW4",
+    )
     assert after.next_producer_id == 5000
     assert after.features["metadata.version"] == 25
     assert len(done.left_out) == 2
@@ -124,6 +136,7 @@ def test_ottla_takes_back_what_it_has_exported(tmp_path: Path) -> None:
     assert back is not None
     assert {(topic.name, topic.topic_id) for topic in back.topics} == {("web", WEB.topic_id), ("kept", KEPT.topic_id)}
     assert back.configs == CONFIGS
+    assert back.tokens == [TOKEN]
     assert back.next_producer_id == 5000
 
 

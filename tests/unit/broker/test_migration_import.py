@@ -23,6 +23,7 @@ from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedS
 from ottla.metadata_store.kraft_batches import snapshot
 from ottla.metadata_store.kraft_records import MetadataRecordType
 from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.token_znodes import TokenInformation
 from ottla.records.builder import NewRecord, build_batch
 from ottla.security.config import AUTHORIZERS
 from ottla.storage.directories.log_directory import ForeignDirectory
@@ -172,9 +173,38 @@ def test_a_quota_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Path
 
 
 def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
-    token = kraft.OpaqueRecord(MetadataRecordType.DELEGATION_TOKEN, b"\x01\x0a\x00")
-    plan = found(kafkas(tmp_path, topic(), partition(), token, token))
-    assert any("2 DELEGATION_TOKEN" in note for note in plan.notes)
+    newer = kraft.OpaqueRecord(99, b"\x01\x63\x00")
+    plan = found(kafkas(tmp_path, topic(), partition(), newer, newer))
+    assert any("2 record 99" in note for note in plan.notes)
+
+
+def test_delegation_tokens_are_imported_as_they_were_last_and_strange_ones_noted(tmp_path: Path) -> None:
+    def token(token_id: str, expiration: int, owner: str = "User:alice") -> kraft.Record:
+        return kraft.DelegationTokenRecord(
+            owner=owner,
+            requester="User:bob",
+            renewers=["User:carol"],
+            issue_timestamp=1,
+            max_timestamp=9,
+            expiration_timestamp=expiration,
+            token_id=token_id,
+        )
+
+    gone = kraft.RemoveDelegationTokenRecord(token_id="gone")
+    records = (token("t", 5), token("gone", 5), gone, token("t", 6), token("a/b", 5), token("u", 5, owner="alice"))
+    plan = found(kafkas(tmp_path, topic(), partition(), *records))
+    assert plan.tokens == [TokenInformation("t", "User:alice", "User:bob", ("User:carol",), 1, 6, 9)]
+    assert sum("does not understand" in note for note in plan.notes) == 2
+    assert "delegation tokens without effect, because delegation.token.secret.key is not set: 1" in plan.notes
+
+
+def test_users_and_tokens_of_a_formatted_directory_are_imported(tmp_path: Path) -> None:
+    credential = kraft.UserScramCredentialRecord(
+        name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+    )
+    (tmp_path / "bootstrap.checkpoint").write_bytes(snapshot([kraft.encode(credential)], now_ms=1))
+    plan = found(tmp_path)
+    assert list(plan.configs) == [("users", "alice")]
 
 
 ACL = kraft.AccessControlEntryRecord(

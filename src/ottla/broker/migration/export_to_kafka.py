@@ -5,13 +5,13 @@ The logs need no change: they are Kafka's files. Only Kafka's metadata log is mi
 
     bootstrap.checkpoint                                    the first records of Kafka's metadata log: features,
                                                             topics, partitions, settings, credentials, quotas,
-                                                            ACLs, producer ids
+                                                            ACLs, delegation tokens, producer ids
     __cluster_metadata-0/00000000000000000000-0000000000.checkpoint    the quorum: this node alone
 
 Both ways to name the quorum in server.properties work with it (`controller.quorum.voters` and
 `controller.quorum.bootstrap.servers`); Kafka writes its controller's real address over ours. The metadata store is
 renamed, so that an Ottla started here later imports the directory again, as Kafka left it. Records of an earlier
-Kafka's metadata that Ottla does not understand (delegation tokens) are copied without being decoded.
+Kafka's metadata that Ottla does not understand are copied without being decoded.
 
 After a crash at any step the export can be repeated: renaming the store is the last step.
 Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.4); a test starts a real Kafka on an export.
@@ -38,6 +38,7 @@ from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.metadata_store.kraft_batches import Voter, snapshot
+from ottla.metadata_store.kraft_image import KraftImage
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.sqlite_file import EXPORTED_SUFFIX
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
@@ -52,6 +53,8 @@ FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transa
 
 _VERSION, _RANGES_LEVEL = "metadata.version", 32
 """4.4-IV1, from which on ACLs may have ranges of addresses (KIP-1276)."""
+_TOKENS_LEVEL = 14
+"""3.6-IV2, from which on there are delegation tokens without ZooKeeper (KIP-900)."""
 
 _NOT_KAFKAS = ("durability", "ottla.")
 _KINDS = MappingProxyType(
@@ -95,6 +98,7 @@ class _StoreContent:
     next_producer_id: int
     pinned: frozenset[str]
     has_acls: bool  # and not only an earlier Kafka's metadata log
+    has_tokens: bool  # likewise
 
 
 def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_run: bool = False) -> Exported:
@@ -121,9 +125,12 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
         acls = set(content.view.acls.bindings())
         if earlier is not None and not content.has_acls:
             acls.update(earlier.acls.values())
+        tokens = _of_tokens(content, earlier)
         if any("/" in acl.host for acl in acls):  # an older Kafka would take a range for an address, also of a DENY
-            features = {**features, _VERSION: max(features.get(_VERSION, 0), _RANGES_LEVEL)}
-        records = [*_records(content, places, node_id, features, left_out), *_of_acls(acls, left_out)]
+            features = _at_least(features, _RANGES_LEVEL)
+        if tokens:
+            features = _at_least(features, _TOKENS_LEVEL)
+        records = [*_records(content, places, node_id, features, left_out), *_of_acls(acls, left_out), *tokens]
         if not dry_run:
             _write(files, places, store, [*map(kraft.encode, records), *carried], node_id, now_ms)
         topics = content.view.topics.values()
@@ -184,6 +191,7 @@ async def _read_store(path: Path) -> _StoreContent:
             next_producer_id=latest.last + 1 if latest else 0,
             pinned=frozenset(earlier.pinned if earlier else ()),
             has_acls=earlier is None or earlier.has_acls,
+            has_tokens=earlier is None or earlier.has_tokens,
         )
     finally:
         await session.close()
@@ -219,6 +227,27 @@ def _records(
         yield from _credentials(entity, config.values)
     if content.next_producer_id:
         yield kraft.ProducerIdsRecord(broker=node_id, next_producer_id=content.next_producer_id)
+
+
+def _at_least(features: Mapping[str, int], level: int) -> Mapping[str, int]:
+    return {**features, _VERSION: max(features.get(_VERSION, 0), level)}
+
+
+def _of_tokens(content: _StoreContent, earlier: KraftImage | None) -> list[kraft.Record]:
+    """Return the delegation tokens. Their secrets are those of the same `delegation.token.secret.key`."""
+    records = {} if earlier is None or content.has_tokens else dict(earlier.tokens)
+    for token_id, stored in content.view.delegation_tokens.items():
+        token = stored.information
+        records[token_id] = kraft.DelegationTokenRecord(
+            owner=token.owner,
+            requester=token.requester,
+            renewers=list(token.renewers),
+            issue_timestamp=token.issue_ms,
+            max_timestamp=token.max_ms,
+            expiration_timestamp=token.expiry_ms,
+            token_id=token_id,
+        )
+    return [record for _, record in sorted(records.items())]
 
 
 def _of_acls(acls: set[AclBinding], left_out: list[str]) -> Iterator[kraft.Record]:

@@ -18,6 +18,7 @@ from ottla.core.acls import AccessControlEntry, AclBinding, ResourcePattern
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, TRANSACTIONS_TOPIC, TopicPartition, random_topic_id
 from ottla.metadata_store import acl_znodes, znodes
 from ottla.metadata_store.store import Create, MetadataStore, Op, Put
+from ottla.metadata_store.token_znodes import encode_token, token_path
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.log.partition_log import PartitionLog
 
@@ -59,13 +60,14 @@ async def commit_import(
         ops += _topic_ops(topic, logs, node_id=node_id, new_id=new_id)
     ops += _config_ops(found.configs)
     ops += _acl_ops(found.acls)
+    ops += [Create(token_path(token.token_id), encode_token(token)) for token in found.tokens]
     next_producer_id = max(found.next_producer_id, _after_known_producers(logs.values()))
     if next_producer_id:
         block = znodes.ProducerIdBlock(node_id, 0, next_producer_id - 1)
         ops.append(Put(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(block)))
     pinned = tuple(topic.name for topic in found.topics if topic.pinned)
     end = metadata_log_end(directories)
-    done = znodes.KafkaImport((end.file, end.size) if end else None, pinned, has_acls=True)
+    done = znodes.KafkaImport((end.file, end.size) if end else None, pinned, has_acls=True, has_tokens=True)
     ops.append(Create(znodes.KAFKA_IMPORT, znodes.encode_kafka_import(done)))
     await store.commit(ops)
     log.info("%s", summary(found, directories[0]))
@@ -129,10 +131,11 @@ def summary(found: ImportPlan, directory: Path) -> str:
     """Describe the import in one line."""
     users = [topic for topic in found.topics if topic.name not in INTERNAL_TOPICS]
     partitions = sum(len(topic.leader_epochs) for topic in found.topics)
-    acls = f", {len(found.acls)} ACLs" if found.acls else ""
+    counts = ((len(found.acls), "ACLs"), (len(found.tokens), "delegation tokens"))
+    security = "".join(f", {count} {what}" for count, what in counts if count)
     source = "Apache Kafka's metadata" if found.has_metadata else "the names of its partitions, without metadata"
     topics = f"{len(users)} topics and {len(found.topics) - len(users)} internal ones"
-    parts = [f"{directory} imported from {source}: {topics}, {partitions} partitions{acls}"]
+    parts = [f"{directory} imported from {source}: {topics}, {partitions} partitions{security}"]
     pinned = [topic.name for topic in found.topics if topic.pinned]
     if pinned:
         listed = ", ".join(pinned)

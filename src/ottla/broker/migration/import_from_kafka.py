@@ -33,6 +33,7 @@ from ottla.core.settings import ConfigResourceType, InvalidSettings
 from ottla.metadata_store import znodes
 from ottla.metadata_store.kraft_image import KraftImage, KraftTopic
 from ottla.metadata_store.kraft_records import MetadataRecordType
+from ottla.metadata_store.token_znodes import TokenInformation, is_token_id
 from ottla.security.quotas.entities import check_value, entity_of, node_of, value_text
 from ottla.security.sasl.credentials import MECHANISM_OF_NUMBER, ScramCredential, to_text
 from ottla.storage.config import LogConfig, topic_config
@@ -70,6 +71,7 @@ class ImportPlan:
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # (kind below /config, name)
     next_producer_id: int = 0
     acls: list[AclBinding] = field(default_factory=list)
+    tokens: list[TokenInformation] = field(default_factory=list)
     has_metadata: bool = False  # from Kafka's metadata; if not, from the names of directories
     notes: list[str] = field(default_factory=list)
 
@@ -87,10 +89,9 @@ def plan_import(directories: Sequence[Path], config: BrokerConfig) -> ImportPlan
     except UnreadableMetadata as error:
         raise ForeignDirectory(str(error)) from error
     if image is None or (not image.topics and metadata_log_end(directories) is None):  # formatted, or its log is lost
-        acls = list(image.acls.values()) if image is not None else []
-        if not held and not acls:
+        plan = _without_log(image, held, config)
+        if plan is None:
             return None
-        plan = replace(_from_names(held), acls=acls)
     else:
         _check_complete(image, held, directories, config.server.node_id)
         plan = _from_image(image, held, config)
@@ -100,6 +101,24 @@ def plan_import(directories: Sequence[Path], config: BrokerConfig) -> ImportPlan
     if leftovers["future"]:
         plan.notes.append(f"moves of replicas between log directories that are continued: {leftovers['future']}")
     return plan
+
+
+def _without_log(
+    image: KraftImage | None, held: Mapping[TopicPartition, Path], config: BrokerConfig
+) -> ImportPlan | None:
+    """Plan from the names of directories, and the records that a directory was formatted with; None without any.
+
+    If there are partitions, a log was lost, and with it any later change of users and tokens: only ACLs are taken.
+    """
+    notes: list[str] = []
+    acls, tokens, configs = [], [], {}
+    if image is not None:
+        acls = list(image.acls.values())
+        if not held:
+            tokens, configs = _tokens(image, config, notes), _other_configs(image, config, notes)
+    if not (held or acls or tokens or configs):
+        return None
+    return replace(_from_names(held), acls=acls, tokens=tokens, configs=configs, notes=notes)
 
 
 def _names(directories: Iterable[Path]) -> list[str]:
@@ -190,6 +209,7 @@ def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: 
         configs=configs,
         next_producer_id=image.next_producer_id,
         acls=list(image.acls.values()),
+        tokens=_tokens(image, config, notes),
         has_metadata=True,
         notes=notes,
     )
@@ -273,6 +293,20 @@ def _add_credentials(configs: dict[tuple[str, str], dict[str, str]], image: Kraf
             continue
         credential = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
         configs.setdefault((znodes.USERS_KIND, znodes.sanitized(user)), {})[mechanism] = to_text(credential)
+
+
+def _tokens(image: KraftImage, config: BrokerConfig, notes: list[str]) -> list[TokenInformation]:
+    """Select the delegation tokens, expired ones too: the controller removes them."""
+    tokens = []
+    for token_id, record in sorted(image.tokens.items()):
+        if not is_token_id(token_id) or any(":" not in who for who in (record.owner, record.requester)):
+            notes.append(f"a delegation token that Ottla does not understand: {token_id} of {record.owner}")
+            continue
+        times = record.issue_timestamp, record.expiration_timestamp, record.max_timestamp
+        tokens.append(TokenInformation(token_id, record.owner, record.requester, tuple(record.renewers), *times))
+    if tokens and not config.tokens.secret_key:
+        notes.append(f"delegation tokens without effect, because delegation.token.secret.key is not set: {len(tokens)}")
+    return tokens
 
 
 def _from_names(held: Mapping[TopicPartition, Path]) -> ImportPlan:
