@@ -121,7 +121,7 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
         except UnreadableMetadata as error:
             raise CannotExport(f"the metadata of an earlier Kafka would be lost: {error}") from error
         carried = [record.raw for record in earlier.carried] if earlier else []
-        features = earlier.features if earlier and earlier.features else FEATURES
+        features: Mapping[str, int] = earlier.features if earlier and earlier.features else FEATURES
         acls = set(content.view.acls.bindings())
         if earlier is not None and not content.has_acls:
             acls.update(earlier.acls.values())

@@ -39,7 +39,8 @@ def error_response(key: ApiKey, version: int, body: Any, error: ErrorCode, *, is
     is_for_all = elements is None or elements.own_errors is None or error in elements.own_errors
     if is_whole and is_for_all and maker.has_error(response):
         return maker.with_error(response)
-    if elements is not None and sum(maker.fill(level, body, response) for level in (elements.level, *elements.more)):
+    levels = () if elements is None else (elements.level, *elements.more)
+    if sum(maker.fill(level, body, response) for level in levels):
         return response
     if key is ApiKey.DESCRIBE_LOG_DIRS:  # before version 3 only log directories have errors
         response.results.append(maker.with_error(list_shape(type(response), "results")()))
