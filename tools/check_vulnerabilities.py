@@ -24,7 +24,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ottla.local_cluster.zookeeper_jars import ARTIFACTS, LOCK
+from ottla.local_cluster.zookeeper_jars import ARTIFACTS, LOCK_OF_TLS
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "locks" / "vulnerabilities.toml"
@@ -76,9 +76,9 @@ def locked_packages(files: Iterable[Path]) -> list[Pinned]:
 
 def pinned_jars() -> list[Pinned]:
     """List the jars of ZooKeeper's server, with those that they bring."""
-    groups = {artifact.name.split("-")[0]: artifact.group for artifact in ARTIFACTS}
+    groups = {"netty": "io.netty"} | {artifact.name.split("-")[0]: artifact.group for artifact in ARTIFACTS}
     jars = []
-    for file in LOCK:
+    for file in LOCK_OF_TLS:
         named = _JAR.fullmatch(file)
         assert named is not None, file
         jars.append(Pinned(f"{groups[named[1].split('-')[0]]}:{named[1]}", named[2], "zookeeper_jars.py"))

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from socket import socket
+from socket import create_connection, socket
 
 import pytest
 
@@ -127,12 +127,23 @@ def test_sigterm_stops_all_and_a_start_goes_on(up: UpProcess) -> None:
     assert [row["state"] for row in up.rows().values()] == ["running"] * 3
 
 
+def takes_plaintext(zookeeper: str) -> bool:
+    host, _, port = zookeeper.partition(":")
+    with create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"srvr\n\n\n\n")  # no less than the head of a record of TLS
+        try:
+            return b"Mode" in connection.recv(100)
+        except ConnectionError:
+            return False
+
+
 def test_a_secured_cluster_goes_on_secured(tmp_path: Path) -> None:
     up = UpProcess(tmp_path / "cluster", brokers=1, is_secured=True).start()
     cli = Cli(up.bootstrap, tmp_path)
     lines = (up.directory / "admin.properties").read_text().splitlines()
     options = [text for line in lines if not line.startswith("bootstrap.") for text in ("-X", line)]
     try:
+        assert not takes_plaintext(up.rows()["zookeeper"]["address"])
         cli.out(*options, "topic", "create", "orders")
         assert up.stop() == 0
         up.is_secured = False

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pyspark
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.handlers.threading import KazooTimeoutError
 
+from ottla.local_cluster.zookeeper_command import ZooKeeperTls
 from tests.support.certificates import Certificates
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import NotReady, free_port
+from tests.support.processes import NotReady
 from tests.support.real_zookeeper import RealZooKeeper, running_zookeeper
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
@@ -28,9 +29,10 @@ def broker(directory: Path, connect: str, settings: dict[str, str]) -> OttlaProc
 
 
 @contextmanager
-def anonymous(address: str) -> Iterator[KazooClient]:
-    client = KazooClient(address)
-    client.start()
+def stranger(address: str, *, timeout: float = 15, **tls: Any) -> Iterator[KazooClient]:
+    """A client of ZooKeeper with no identity, or another one."""
+    client = KazooClient(address, **tls)
+    client.start(timeout)
     try:
         yield client
     finally:
@@ -44,9 +46,9 @@ def rights(client: KazooClient, path: str) -> set[tuple[str, bool]]:
     return {(acl.id.scheme, acl.acl_list != ["READ"]) for acl in acls}
 
 
-def check_nodes(address: str, scheme: str) -> None:
+def check_nodes(address: str, scheme: str, **tls: Any) -> None:
     """Everybody may read what is not secret, and only the creator may change anything."""
-    with anonymous(address) as client:
+    with stranger(address, **tls) as client:
         assert rights(client, "/brokers/topics") == {(scheme, True), ("world", False)}
         assert client.get("/cluster/id")
         with pytest.raises(NoAuthError):
@@ -76,46 +78,40 @@ def test_the_rights_of_nodes_need_an_identity(tmp_path: Path) -> None:
     assert "needs an identity in ZooKeeper" in server.log
 
 
-def start_with_tls(directory: Path, certificates: Certificates) -> tuple[RealZooKeeper, int]:
-    """Start ZooKeeper with TLS at a second port. The jars of its sockets with TLS, Netty's, are PySpark's."""
-    zookeeper, port = RealZooKeeper(directory), free_port()
-    command = zookeeper.server.prepare()
-    store = certificates.store("zookeeper.pem")
-    with (directory / "zoo.cfg").open("a") as file:
-        file.write(
-            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
-            f"secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n"
-            f"ssl.keyStore.location={store}\nssl.keyStore.type=PEM\n"
-            f"ssl.trustStore.location={certificates.trusted}\nssl.trustStore.type=PEM\n"
-        )
-    at = command.index("-cp") + 1
-    netty = (Path(pyspark.__file__).parent / "jars").glob("netty-*.jar")
-    command[at] = ":".join([command[at], *(str(jar) for jar in netty if "tcnative" not in jar.name)])
-    with zookeeper.log_file.open("ab") as out:
-        zookeeper.process = subprocess.Popen(command, stdout=out, stderr=out)
-    zookeeper.wait_until_serving()
-    return zookeeper, port
+def with_tls(directory: Path, certificates: Certificates) -> RealZooKeeper:
+    tls = ZooKeeperTls(certificates.store("zookeeper.pem"), certificates.trusted)
+    return RealZooKeeper(directory, tls=tls).start()
 
 
 def test_a_broker_connects_with_tls_and_its_certificate_is_its_identity(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "certificates")
-    zookeeper, port = start_with_tls(tmp_path / "zookeeper", certificates)
-    own = certificates.issue(common_name="broker")
+    zookeeper = with_tls(tmp_path / "zookeeper", certificates)
+    identity = certificates.store("broker.pem", certificates.issue(common_name="broker"))
     settings = {
         "zookeeper.ssl.client.enable": "true",
-        "zookeeper.ssl.keystore.location": str(certificates.store("broker.pem", own)),
+        "zookeeper.ssl.keystore.location": str(identity),
         "zookeeper.ssl.truststore.location": str(certificates.trusted),
         "zookeeper.set.acl": "true",
     }
     try:
-        server = broker(tmp_path / "broker", f"localhost:{port}", settings).start()
-        check_nodes(zookeeper.address, "x509")
+        server = broker(tmp_path / "broker", zookeeper.address, settings).start()
+        other_identity = certificates.store("other.pem", certificates.issue(common_name="other"))
+        check_nodes(
+            zookeeper.address,
+            "x509",
+            use_ssl=True,
+            ca=str(certificates.trusted),
+            certfile=str(other_identity),
+            keyfile=str(other_identity),
+        )
+        with pytest.raises(KazooTimeoutError), stranger(zookeeper.address, timeout=1):
+            pytest.fail("ZooKeeper took a connection without TLS")
         assert server.stop() == 0
 
-        other = tmp_path / "other.pem"
+        other = tmp_path / "another.pem"
         other.write_bytes(certificates.other.cert_pem.bytes())
         distrusting = {**settings, "zookeeper.ssl.truststore.location": str(other)}
-        refused = broker(tmp_path / "refused", f"localhost:{port}", distrusting)
+        refused = broker(tmp_path / "refused", zookeeper.address, distrusting)
         with pytest.raises(NotReady):
             refused.start()
         refused.wait()

@@ -23,6 +23,7 @@ from tests.support.restarted_clients import NoGo, go_program
 STEPS: dict[str, Callable[[], object]] = {
     "Java": java,
     "ZooKeeper": zookeeper_jars,
+    "ZooKeeper with TLS": lambda: zookeeper_jars(with_tls=True),
     f"Kafka {kafka_jars.NEWEST}": lambda: kafka_jars.kafka_jars(kafka_jars.NEWEST),
     f"Kafka {kafka_jars.OLDEST}": lambda: kafka_jars.kafka_jars(kafka_jars.OLDEST),
     "Kafka Streams": kafka_jars.streams_jars,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from ottla.local_cluster.zookeeper_command import Peers, ZooKeeperServer
+from ottla.local_cluster.zookeeper_command import Peers, ZooKeeperServer, ZooKeeperTls
 from ottla.local_cluster.zookeeper_jars import zookeeper_jars
 from ottla.metadata_store.zookeeper import ZooKeeperStore
 from tests.support.jvm import java
@@ -27,19 +27,33 @@ TICK_MS = 200
 
 
 @cache
-def jars() -> Path:
+def jars(*, with_tls: bool = False) -> Path:
     """The server's jars. Raises `JarsNotFound`."""
-    return zookeeper_jars(os.environ, lambda line: print(line, file=sys.stderr))
+    return zookeeper_jars(os.environ, lambda line: print(line, file=sys.stderr), with_tls=with_tls)
 
 
 class RealZooKeeper:
     """One ZooKeeper process and its directory; `start` and `stop` or `kill` alternate."""
 
     def __init__(
-        self, directory: Path, *, member: int = 1, port: int = 0, peers: Peers | None = None, tick_ms: int = TICK_MS
+        self,
+        directory: Path,
+        *,
+        member: int = 1,
+        port: int = 0,
+        peers: Peers | None = None,
+        tick_ms: int = TICK_MS,
+        tls: ZooKeeperTls | None = None,
     ) -> None:
         self.server = ZooKeeperServer(
-            java(), jars(), directory, port or free_port(), member=member, peers=peers or {}, tick_ms=tick_ms
+            java(),
+            jars(with_tls=tls is not None),
+            directory,
+            port or free_port(),
+            member=member,
+            peers=peers or {},
+            tick_ms=tick_ms,
+            tls=tls,
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.log_file = directory / "zookeeper.out"

@@ -192,9 +192,10 @@ class LocalCluster:
 
     async def _start_zookeeper(self) -> None:
         java = await asyncio.to_thread(java_home, self._environment, self._notify)
-        jars = await asyncio.to_thread(zookeeper_jars, self._environment, self._notify)
+        tls = None if self._secured is None else self._secured.zookeeper_tls
+        jars = await asyncio.to_thread(zookeeper_jars, self._environment, self._notify, with_tls=tls is not None)
         self._notify("starting ZooKeeper")
-        server = ZooKeeperServer(java / "bin" / "java", jars, self._directory / "zookeeper", free_port())
+        server = ZooKeeperServer(java / "bin" / "java", jars, self._directory / "zookeeper", free_port(), tls=tls)
         self._zookeeper_address = server.address
         await self._run_zookeeper(server)
         self._keep(self._watch_zookeeper(server))

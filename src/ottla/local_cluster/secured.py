@@ -6,8 +6,8 @@
     admin.properties  the settings of a client, which Kafka's own clients and tools read, too
 
 Only the owner can read them. Certificates and password are made once; a directory that has them keeps them. Clients
-sign in with SCRAM, brokers to each other by their certificate, on a listener of their own: that needs no user, of which
-there is none before the first broker serves.
+sign in with SCRAM, brokers by their certificate, to ZooKeeper and, by a listener of their own, to each other: that
+needs no user, of which there is none before the first broker serves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ottla.core.clock import Clock
 from ottla.core.runtime import random_bytes
+from ottla.local_cluster.zookeeper_command import ZooKeeperTls
 from ottla.security.config import AUTHORIZERS
 
 ADMIN = "admin"
@@ -53,9 +54,16 @@ class SecuredCluster:
         """The file of settings of a client that signs in as the administrator."""
         return self.directory / "admin.properties"
 
+    @property
+    def zookeeper_tls(self) -> ZooKeeperTls:
+        """The certificates of ZooKeeper. It has those of the brokers, which are its only clients."""
+        certificates = self.directory / "certs"
+        return ZooKeeperTls(certificates / f"{_BROKER}.pem", certificates / "ca.pem")
+
     def write_broker_settings(self, node: int, address: str) -> Path:
         """Write what a broker is started with; returns the file, which keeps passwords out of its command line."""
         host = address.rpartition(":")[0]
+        identity, trusted = str(self.zookeeper_tls.identity), str(self.zookeeper_tls.trusted)
         settings = {
             "listeners": f"{_CLIENTS}://{address},{_BROKERS}://{host}:0",
             "listener.security.protocol.map": f"{_CLIENTS}:SASL_SSL,{_BROKERS}:SSL",
@@ -63,9 +71,13 @@ class SecuredCluster:
             f"listener.name.{_BROKERS.lower()}.ssl.client.auth": "required",
             "ssl.principal.mapping.rules": _MAPPING_RULES,
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self.directory / "certs" / f"{_BROKER}.pem"),
+            "ssl.keystore.location": identity,
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.directory / "certs" / "ca.pem"),
+            "ssl.truststore.location": trusted,
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.keystore.location": identity,
+            "zookeeper.ssl.truststore.location": trusted,
+            "zookeeper.set.acl": "true",
             "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
             "ottla.initial.users.file": str(_users_file(self.directory)),
             "authorizer.class.name": AUTHORIZERS[0],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,32 @@ Peers = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class ZooKeeperTls:
+    """The certificates of a server that only takes connections with TLS, of clients with a certificate."""
+
+    identity: Path
+    """A PEM file: the key and the certificates of the server."""
+    trusted: Path
+
+    def settings(self) -> dict[str, object]:
+        """Return what zoo.cfg has of TLS."""
+        return {
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": self.identity,
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": self.trusted,
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need",
+        }
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context of a client that is the server itself."""
+        context = ssl.create_default_context(cafile=str(self.trusted))
+        context.load_cert_chain(self.identity)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
 class ZooKeeperServer:
     """One server on this machine."""
 
@@ -36,6 +63,7 @@ class ZooKeeperServer:
     member: int = 1
     peers: Peers = field(default_factory=dict)
     tick_ms: int = TICK_MS
+    tls: ZooKeeperTls | None = None
 
     @property
     def address(self) -> str:
@@ -44,19 +72,22 @@ class ZooKeeperServer:
 
     def configuration(self) -> str:
         """Return the content of zoo.cfg."""
-        settings = {
+        port = "clientPort" if self.tls is None else "secureClientPort"
+        settings: dict[str, object] = {
             "tickTime": self.tick_ms,
             "initLimit": max(5, 10_000 // self.tick_ms),
             "syncLimit": max(2, 5_000 // self.tick_ms),
             "dataDir": self.directory / "data",
-            "clientPort": self.port,
-            "clientPortAddress": self.host,
+            port: self.port,
+            f"{port}Address": self.host,
             "maxClientCnxns": 0,
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "ruok,srvr",
         }
+        if self.tls is not None:
+            settings |= self.tls.settings()
         settings |= {
             f"server.{member}": f"{self.host}:{followers}:{elections}"
             for member, (followers, elections) in self.peers.items()
@@ -74,10 +105,20 @@ class ZooKeeperServer:
         main = _MEMBER if self.peers else _STANDALONE
         return [str(self.java), *_JVM_OPTIONS, *logging, "-cp", f"{self.jars}{os.sep}*", main, str(file)]
 
+    def _connect(self) -> socket.socket:
+        plain = socket.create_connection((self.host, self.port), timeout=1.0)
+        if self.tls is None:
+            return plain
+        try:
+            return self.tls.client_context().wrap_socket(plain, server_hostname=self.host)
+        except OSError:
+            plain.close()
+            raise
+
     def is_serving(self) -> bool:
         """Return whether it serves clients: in an ensemble only once there is a leader."""
         try:
-            with socket.create_connection((self.host, self.port), timeout=1.0) as connection:
+            with self._connect() as connection:
                 connection.sendall(b"srvr")
                 answer = b""
                 while len(answer) < _ANSWER_MAX and (piece := connection.recv(_ANSWER_MAX)):

@@ -1,7 +1,7 @@
 """Fetches the jars of Apache ZooKeeper's server once into the user's cache, and verifies each by its SHA-256.
 
 A tool resolves the jars as it does those of Spark (`pipeline/jars.py`). Of what it brings only the jars that the server
-loads are kept: the rest are for TLS over Netty and for other platforms.
+loads are kept: Netty's for one with TLS, which has a directory of its own, and none for other platforms.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ottla.pipeline.jars import Artifact, JarsNotFound, Notify, default_tool, fe
 from ottla.pipeline.java import cache_directory
 
 VERSION = "3.9.5"
+_NETTY_VERSION = "4.1.130"
 ARTIFACTS = (
     Artifact("org.apache.zookeeper", "zookeeper", VERSION),
     Artifact("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),  # this and the next: "provided" in ZooKeeper's POM
@@ -34,34 +35,54 @@ LOCK = MappingProxyType(
     }
 )
 """Every jar on the server's class path, with its SHA-256."""
+_NETTY = MappingProxyType(
+    {
+        "buffer": "00a522b67ea35cb7b4dd9cf27f85c6c58f5e306785aa045302e5f6b2d4944a87",
+        "codec": "52636bc29bd62120b97bbe5d1d21eab9b1cb2bef8efbb54d2221c5f3fa08d8cd",
+        "common": "53921f28dd5a352b1bed0e1cbcc54d013dc60ffebeae9b2b1e53eabef317e581",
+        "handler": "98c78ec187ca30a4b9775bf6f632f5c9929db6bf06a60e6971f945813880ca0f",
+        "resolver": "48c5b218a89d184e1b601d46433957f515fcefdb4464182b1348bce4f5a18f35",
+        "transport": "1bf573266d271f856705a9984d25449c56a1d73c02a16af12033ceccfe555dbb",
+        "transport-classes-epoll": "1c352508d70aca1ccc3068daac907ad1e9d8dc68b07148d57426730bf0d0c8b6",
+        "transport-native-unix-common": "cf5efc4168597d7cd14695b469418cac2a1134533f9a0c82ef0538d796fd39e1",
+    }
+)
+LOCK_OF_TLS = MappingProxyType(
+    {**LOCK, **{f"netty-{name}-{_NETTY_VERSION}.Final.jar": digest for name, digest in _NETTY.items()}}
+)
+"""The same for a server with TLS."""
 
 
-def zookeeper_jars(environment: Mapping[str, str], notify: Notify, *, tool: str | None = None) -> Path:
+def zookeeper_jars(
+    environment: Mapping[str, str], notify: Notify, *, with_tls: bool = False, tool: str | None = None
+) -> Path:
     """Return the directory of the jars, filled on first use. Raises JarsNotFound.
 
     `tool` as for `fetch_jars`. `notify` gets one line if the jars have to be fetched.
     """
-    target = cache_directory(environment) / f"zookeeper-{VERSION}"
-    if not _is_complete(target):
+    lock = LOCK_OF_TLS if with_tls else LOCK
+    target = cache_directory(environment) / (f"zookeeper-{VERSION}-tls" if with_tls else f"zookeeper-{VERSION}")
+    if not _is_complete(target, lock):
         by = tool or default_tool(environment)
-        notify(f"no ZooKeeper here: fetching ZooKeeper {VERSION} with {by} (about 4 MB, once) into {target}")
+        size = "7 MB" if with_tls else "4 MB"
+        notify(f"no ZooKeeper here: fetching ZooKeeper {VERSION} with {by} (about {size}, once) into {target}")
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             fetched = Path(scratch) / "jars"
             fetched.mkdir()
             how = fetch_jars(ARTIFACTS, fetched, environment, tool=by)
-            _keep_locked(fetched, how)
-            _move_into_place(fetched, target)
+            _keep_locked(fetched, how, lock)
+            _move_into_place(fetched, target, lock)
     return target
 
 
-def _is_complete(directory: Path) -> bool:
-    return all((directory / name).is_file() for name in LOCK)
+def _is_complete(directory: Path, lock: Mapping[str, str]) -> bool:
+    return all((directory / name).is_file() for name in lock)
 
 
-def _keep_locked(directory: Path, how: str) -> None:
+def _keep_locked(directory: Path, how: str, lock: Mapping[str, str]) -> None:
     """Verify the jars of the lock and delete all others. Raises JarsNotFound."""
-    for name, digest in LOCK.items():
+    for name, digest in lock.items():
         jar = directory / name
         if not jar.is_file():
             raise JarsNotFound(f"{how} brought no {name}, which ZooKeeper needs")
@@ -69,19 +90,19 @@ def _keep_locked(directory: Path, how: str) -> None:
         if found != digest:
             raise JarsNotFound(f"{how} brought a {name} with SHA-256 {found}. Expected {digest}: do not use it")
     for path in directory.iterdir():
-        if path.name not in LOCK:
+        if path.name not in lock:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _move_into_place(fetched: Path, target: Path) -> None:
+def _move_into_place(fetched: Path, target: Path, lock: Mapping[str, str]) -> None:
     """Rename the fetched directory to its final path, where one with missing jars is replaced.
 
     Of two processes that fetched at once, the first stays.
     """
-    if target.exists() and not _is_complete(target):
+    if target.exists() and not _is_complete(target, lock):
         shutil.rmtree(target)
     try:
         fetched.rename(target)
     except OSError:
-        if not _is_complete(target):
+        if not _is_complete(target, lock):
             raise

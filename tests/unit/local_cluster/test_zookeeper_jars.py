@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from ottla.local_cluster import zookeeper_jars
-from ottla.local_cluster.zookeeper_jars import LOCK, VERSION, _keep_locked
+from ottla.local_cluster.zookeeper_jars import LOCK, LOCK_OF_TLS, VERSION, _keep_locked
 from ottla.pipeline import jars
 from ottla.pipeline.jars import JarsNotFound
 
 
 def test_the_lock_has_the_server_in_its_version() -> None:
     assert f"zookeeper-{VERSION}.jar" in LOCK
-    assert all(len(bytes.fromhex(digest)) == 32 for digest in LOCK.values())
+    assert LOCK.items() < LOCK_OF_TLS.items()
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in LOCK_OF_TLS.values())
 
 
-def test_a_jar_with_another_digest_is_refused_and_a_missing_one_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jar_with_another_digest_is_refused_and_a_missing_one_named(tmp_path: Path) -> None:
     good = b"the server"
     lock = {"zookeeper.jar": hashlib.sha256(good).hexdigest()}
-    monkeypatch.setattr(zookeeper_jars, "LOCK", MappingProxyType(lock))
 
     with pytest.raises(JarsNotFound, match=r"Maven brought no zookeeper\.jar"):
-        _keep_locked(tmp_path, "Maven")
+        _keep_locked(tmp_path, "Maven", lock)
     (tmp_path / "zookeeper.jar").write_bytes(b"another")
     with pytest.raises(JarsNotFound, match=r"with SHA-256 .+ Expected .+: do not use it"):
-        _keep_locked(tmp_path, "Maven")
+        _keep_locked(tmp_path, "Maven", lock)
 
     (tmp_path / "zookeeper.jar").write_bytes(good)
     (tmp_path / "netty.jar").write_bytes(b"not needed")
-    _keep_locked(tmp_path, "Maven")
+    _keep_locked(tmp_path, "Maven", lock)
     assert [path.name for path in tmp_path.iterdir()] == ["zookeeper.jar"]
 
 
