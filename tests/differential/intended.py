@@ -246,12 +246,6 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(
         "share_fetch",
-        "nothing is left|both are here|one never was",
-        r"partitions",
-        "a share partition is listed when it has records or an error, also in the first answer of a session",
-    ),
-    Intended(
-        "share_fetch",
         "one was made again",
         r"partitions\[0\]\.error_code",
         "INCONSISTENT_TOPIC_ID, as in Fetch; Kafka answers UNKNOWN_SERVER_ERROR",

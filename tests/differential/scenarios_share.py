@@ -137,7 +137,7 @@ class Consumer:
         """Fetch until the share partition is loaded and has records."""
         answer = self.fetch("")
         for _ in range(20):
-            if answer["responses"]:
+            if any(part["acquired_records"] for topic in answer["responses"] for part in topic["partitions"]):
                 break
             answer = self.fetch("")
         self.note(label, answer)

@@ -46,6 +46,9 @@ def prepare(wire: Wire) -> uuid.UUID:
     offsets = [{"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 0}]}]
     until(lambda: not passes(ask("alter_share_group_offsets", 0, group_id=LEFT, topics=offsets)))
     topic_id: uuid.UUID = ask("metadata", 12, topics=[{"name": TOPIC}])["topics"][0]["topic_id"]
+    until(
+        lambda: _open_share_session(wire, topic_id, 1)["responses"], what="the share partition"
+    )  # Kafka loads it first
     return topic_id
 
 
@@ -55,14 +58,20 @@ def _is_found(wire: Wire, kind: int, key: str) -> bool:
 
 def acknowledge(opener: Wire, wire: Wire, topic_id: uuid.UUID, api: str, version: int) -> Answer:
     """Acknowledge a record by a request of a share session that another user has opened, with ShareFetch or without."""
+    assert not passes(_open_share_session(opener, topic_id, version))
+    batches = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}]
+    return wire.call(api, version, share_session_epoch=1, **_of_share_session(topic_id, *batches))
+
+
+def _open_share_session(wire: Wire, topic_id: uuid.UUID, version: int) -> Answer:
+    return wire.call("share_fetch", version, share_session_epoch=0, **_of_share_session(topic_id))
+
+
+def _of_share_session(topic_id: uuid.UUID, *acknowledgements: Fields) -> Fields:
+    partition = {"partition_index": 0, "partition_max_bytes": 1, "acknowledgement_batches": [*acknowledgements]}
+    named = {"group_id": SHARERS, "member_id": MEMBER, "topics": [{"topic_id": topic_id, "partitions": [partition]}]}
     limits = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "max_records": 1, "batch_size": 1}
-    fields: Fields = {"group_id": SHARERS, "member_id": MEMBER, "is_renew_ack": False, "forgotten_topics_data": []}
-    partition: Fields = {"partition_index": 0, "partition_max_bytes": 1, "acknowledgement_batches": []}
-    named = [{"topic_id": topic_id, "partitions": [partition]}]
-    fields |= {"share_acquire_mode": 0, **limits}
-    assert not passes(opener.call("share_fetch", version, share_session_epoch=0, topics=named, **fields))
-    partition["acknowledgement_batches"] = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}]
-    return wire.call(api, version, share_session_epoch=1, topics=named, **fields)
+    return {**named, **limits, "share_acquire_mode": 0, "is_renew_ack": False, "forgotten_topics_data": []}
 
 
 def assigned_by_pattern(wire: Wire, creator: Wire) -> set[str]:

@@ -3,7 +3,8 @@
 What it does
   Delivers records of a share group to one of its consumers, which holds them until it acknowledges them or its lock
   expires (KIP-932). Acknowledgements may come with the request; they are carried out first. Waits up to `max_wait_ms`
-  until `min_bytes` can be delivered. The session ends with epoch -1 or with the connection.
+  until `min_bytes` can be delivered. A response names the partitions with records, acknowledgements or errors, and
+  the first one of a session all of them. The session ends with epoch -1 or with the connection.
 
 What it does not do
   A share partition reads at most 1 MiB at once, or one larger batch.
@@ -44,7 +45,7 @@ from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_partitions.acknowledgements import AcquiredRecords, AcquireMode
 from ottla.share_partitions.partition_manager import AcknowledgeResult
 from ottla.share_partitions.record_reading import ReadBatches
-from ottla.share_partitions.sessions import FINAL_EPOCH, SessionPartition, ShareSession, is_limit
+from ottla.share_partitions.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionPartition, ShareSession, is_limit
 from ottla.share_partitions.share_partition import SharePartition
 from ottla.wire.generated import share_fetch as messages
 from ottla.wire.generated.share_fetch import (
@@ -79,6 +80,8 @@ async def handle(request: Request, body: ShareFetchRequest) -> ShareFetchRespons
         await manager.end_session(session)
     elif not renews and session.partitions and body.max_records > 0 and body.max_bytes > 0:
         delivered = await _Fetch(request, body, session).run()
+    if body.share_session_epoch == INITIAL_EPOCH:  # as in Kafka, the first response names every partition
+        delivered = {where: delivered.get(where) or _without_records(where) for where in session.partitions}
     limits = manager.settings(group_id).limits
     return ShareFetchResponse(
         acquisition_lock_timeout_ms=limits.lock_duration_ms, responses=_topics(request, delivered, acknowledged)
