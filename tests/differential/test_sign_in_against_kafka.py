@@ -107,6 +107,17 @@ def frame(content: bytes) -> Step:
     return send
 
 
+def metadata(version: int) -> Step:
+    """Ask for a topic; what is said of it."""
+
+    def ask(asker: Asker) -> None:
+        answer = asker.wire.call("metadata", version, topics=[{"name": "orders"}])
+        topics = [(topic["name"], topic["error_code"], topic["partitions"]) for topic in answer["topics"]]
+        asker.said.append((version, answer.get("error_code"), answer["brokers"], topics))
+
+    return ask
+
+
 def scram(password: str = "scram-256", *, user: str = USER, change: Callable[[str], str] = str) -> Step:
     """Both tokens of SCRAM; only what came last counts, since Kafka ends the first one of a user that is not there."""
 
@@ -155,6 +166,8 @@ SCENARIOS: dict[str, list[Step]] = {
     "a frame of zeros": [frame(bytes(40))],
     "a handshake of an unknown version": [frame(b"\0\x11\0\x09\0\0\0\x01\0\0\0\x05PLAIN")],
     "metadata after a handshake": [handshake("PLAIN"), request("list_groups", 0), SERVED],
+    **{f"metadata of a topic after a handshake, v{version}": [handshake("PLAIN"), metadata(version), SERVED] for version in range(14)},
+    **{f"an offset commit after a handshake, v{version}": [handshake("PLAIN"), request("offset_commit", version, group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=[{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 1}]}])] for version in (2, 9)},
     "an unauthorized offset fetch after a handshake": [handshake("PLAIN"), request("find_coordinator", 1, key="g", key_type=0), SERVED],
     "a handshake after a handshake": [handshake("PLAIN"), handshake("PLAIN")],
     "versions after a handshake": [handshake("PLAIN"), request("api_versions", 0)],

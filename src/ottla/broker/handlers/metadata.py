@@ -292,4 +292,18 @@ def _partition(topic: str, request: Request, partition: PartitionView, view: Clu
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=create_missing, answer=answer, access=(DESCRIBE, CREATE, DESCRIBE_CLUSTER))
+def refuse(_request: Request, body: MetadataRequest, error: KafkaError) -> InParts[MetadataResponse]:
+    """Answer each topic with an error: most versions have no other place for it."""
+    response = MetadataResponse(error_code=error.code)
+    return InParts(response, Each(body.topics or (), partial(_refused, error), into=response.topics))
+
+
+def _refused(
+    error: KafkaError, _request: Request, asked: MetadataRequestTopic, _view: ClusterView
+) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error.code, name=asked.name or "", topic_id=asked.topic_id)
+
+
+HANDLER = ElementWiseAfter(
+    MESSAGES, first=create_missing, answer=answer, access=(DESCRIBE, CREATE, DESCRIBE_CLUSTER), refuse=refuse
+)

@@ -200,7 +200,7 @@ class RequestDriver:
             return pending.abandon
         request = self._new_request(connection, pending)
         request.header, request.api, request.api_version, request.client_id = header, api, version, client_id
-        return partial(self.respond, request, api, api.refuse(request, body, error))
+        return partial(self._refuse_all, request, api, body, error)
 
     # ---- Decode
 
@@ -232,13 +232,17 @@ class RequestDriver:
         """Respond to a request that is denied as a whole."""
         for access in api.demanded:
             if access.name is not None and access.denies(request, access.name(body)):
-                assert api.refuse is not None, "it was looked for when the handler was imported"
-                answer = api.refuse(request, body, access.error)
-                if isinstance(answer, InParts):
-                    answer.view = self._services.cluster.current
-                self.respond(request, api, answer, is_refusal=True)
+                self._refuse_all(request, api, body, access.error)
                 return True
         return False
+
+    def _refuse_all(self, request: Request, api: LoadedApi, body: Any, error: KafkaError) -> None:
+        """Respond with an error to all that a request asks for."""
+        assert api.refuse is not None, "it was looked for when the handler was imported"
+        answer = api.refuse(request, body, error)
+        if isinstance(answer, InParts):
+            answer.view = self._services.cluster.current
+        self.respond(request, api, answer, is_refusal=True)
 
     # ---- Route
 
