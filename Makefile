@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-group-load bench-reading bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-group-load bench-reading bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/coordinator_schedules tests/tidy tests/crash_tests
 # The tests that the process of the compiled form leaves out: in directories, with an expression of marks.
-HERE := not official_connector and not test_libraries
+HERE := not official_connector and not test_libraries and not sign_in_matrix
 IN_PLAIN_FORM = { test "$$OTTLA_PLAIN" = 1 || OTTLA_PLAIN=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "plain_form and $(2)" \
 	$$(grep -rl --include='test_*.py' 'mark\.plain_form(' $(1)); }
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
@@ -82,6 +82,9 @@ test-oldest-spark: .venv/ready compile fetch  ## the part of make test on the ol
 
 test-libraries: .venv/ready compile  ## the examples of docs/testing.md with FastStream, Faust, quixstreams and pytest-asyncio, in an environment for each
 	$(BIN)/python -m pytest -q --timeout=0 -m test_libraries tests/processes/test_testing_page.py
+
+test-sign-in: .venv/ready compile fetch-jars  ## each mechanism over TLS with seven clients of others, rightly and wrongly, on Ottla and on a real Kafka; needs Go and Node
+	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q --timeout=0 tests/sign_in
 
 SOURCES ?= build/clones
 foreign-test-suites: .venv/ready compile  ## suites of aiokafka, kafka-python and quixstreams on a broker in their process; SOURCES=build/clones has a clone of each

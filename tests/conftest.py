@@ -38,7 +38,7 @@ from tests.support.real_kafka import RealKafka
 
 SHARED = frozenset({"spark", "real_kafka"})
 """Session fixtures that are expensive: all tests that use one run in the same process, so that there is one of each."""
-SLOW_DIRECTORIES = ("differential", "pipeline", "compat", "processes", "mutation_tests", "crash_tests")
+SLOW_DIRECTORIES = ("differential", "pipeline", "compat", "sign_in", "processes", "mutation_tests", "crash_tests")
 """They are started first, so that short tests fill the end of the run."""
 ALLOWED_SKIPS = (
     "no disk of one's own here",  # a container without the right to mount

@@ -139,22 +139,6 @@ def test_a_wrong_certificate_is_an_error_of_the_client_and_a_line_of_the_log(
     assert logged in secured.server.log
 
 
-def test_a_broker_of_another_name_or_authority_is_refused_by_the_client(
-    secured: Secured, client: trustme.LeafCert
-) -> None:
-    for changed in (
-        {"bootstrap.servers": f"127.0.0.2:{secured.server.port}"},
-        {"ssl.ca.location": "", "ssl.ca.pem": secured.certificates.other.cert_pem.bytes().decode()},
-    ):
-        errors: list[KafkaError] = []
-        settings: dict[str, Any] = {**secured.librdkafka(client), **changed, "error_cb": errors.append}
-        admin = AdminClient({key: value for key, value in settings.items() if value != ""})
-        with pytest.raises(KafkaException):
-            admin.list_topics(timeout=5)
-        admin.poll(1)
-        assert errors
-
-
 def test_kafka_python_with_the_right_certificate(secured: Secured, client: trustme.LeafCert, topic: str) -> None:
     settings: dict[str, Any] = {"bootstrap_servers": secured.bootstrap, "security_protocol": "SSL"}
     producer = KafkaProducer(**settings, ssl_context=secured.certificates.client_context(client))

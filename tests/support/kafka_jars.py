@@ -31,6 +31,11 @@ def artifacts(version: str) -> list[Artifact]:
     ]
 
 
+def client_artifacts(version: str) -> list[Artifact]:
+    """Return the jars of Kafka's client alone."""
+    return [Artifact("org.apache.kafka", "kafka-clients", version), Artifact("org.slf4j", "slf4j-nop", "1.7.36")]
+
+
 def streams_artifacts(version: str) -> list[Artifact]:
     """Return the jars of Kafka Streams."""
     return [Artifact("org.apache.kafka", "kafka-streams", version), Artifact("org.slf4j", "slf4j-simple", "1.7.36")]
@@ -58,6 +63,11 @@ def mirror_artifacts(version: str) -> list[Artifact]:
 def kafka_jars(version: str = VERSION) -> Path:
     """Return the directory of a version's jars, filled on first use. Raises `JarsNotFound`."""
     return _fetched(f"kafka-{version}", artifacts(version), needed="kafka-server")
+
+
+def client_jars(version: str) -> Path:
+    """The same for Kafka's client alone."""
+    return _fetched(f"kafka-clients-{version}", client_artifacts(version), needed="kafka-clients")
 
 
 def streams_jars(version: str = VERSION) -> Path:
