@@ -131,7 +131,7 @@ def outcomes(client: str, cases: Sequence[SignIn], directory: Path) -> list[str]
 
 
 def comparable(text: str) -> str:
-    """Leave out ports, times, and which alert of TLS it was: OpenSSL tells more of a certificate than Java does."""
+    """Leave out ports, times, and which alert of TLS it was: OpenSSL says more of a certificate than Java does."""
     for pattern, replacement in _VARYING:
         text = re.sub(pattern, replacement, text)
     return text.strip()

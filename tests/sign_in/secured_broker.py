@@ -13,10 +13,11 @@ import trustme
 from tests.sign_in.cases import MUTUAL_TLS, SCRAMS, USER, Case
 from tests.sign_in.programs import SignIn
 from tests.support.certificates import Certificates
+from tests.support.jvm import SHORT_RUN
 from tests.support.kafka_jars import CONFIG_COMMAND
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import free_port
-from tests.support.real_kafka import SHORT_RUN, RealKafka, run_tool
+from tests.support.real_kafka import RealKafka, run_tool
 from tests.support.tokens import Issuer, rsa_key
 from tests.support.wire_client import Wire
 
@@ -109,7 +110,7 @@ class SecuredBroker:
             case "an expired token":
                 return self._issuer.token(iat=900, exp=1000)
             case "an unsigned token":
-                return jwt.encode(self._issuer.claims(), None, algorithm="none", headers={"kid": "rsa"})
+                return jwt.encode(self._issuer.claims(), "", algorithm="none", headers={"kid": "rsa"})
             case "a foreign token":
                 return self._issuer.token(key=rsa_key("foreign"))
             case "a token for another audience":

@@ -76,4 +76,4 @@ def found(
 def test_a_client_gets_what_it_gets_from_kafka(found: Outcomes, kind: str, client: str, case: Case) -> None:
     outcome = found.of(kind, client)[case]
     assert outcome == recorded()[client][case.name]
-    assert (outcome == SIGNED_IN) == (not case.wrong), "who is right signs in, and nobody else"
+    assert (outcome == SIGNED_IN) == (not case.wrong), "the right ones sign in, and no others"

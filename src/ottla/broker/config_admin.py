@@ -178,7 +178,9 @@ def _check_secrets(name: str, changes: Iterable[ConfigChange]) -> None:
     secrets = [change for change in changes if change.op is AlterConfigOpType.SET and is_secret(change.key)]
     if secrets and not name:
         keys = ", ".join(change.key for change in secrets)
-        raise InvalidRequest(f"Cannot update these configs at default cluster level: Set({keys})")
+        raise InvalidRequest(
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{keys}]"
+        )
     if not secrets:
         return
     from ottla.broker.dynamic_secrets import NOT_CONFIGURED
@@ -374,7 +376,7 @@ def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Ru
     listener_config_changes.check_names(changed, of_one_broker=bool(name))
     static = [change.key for change in changed if _is_static(change.key)]
     if static:
-        raise InvalidRequest(f"Cannot update these configs dynamically: Set({', '.join(static)})")
+        raise InvalidRequest(f"Cannot update these configs dynamically: [{', '.join(static)}]")
     asked = {each.key: SettingText(each.value or "", "") for each in changed if declaration_of(each.key) is None}
     if missing := missing_security(asked):
         raise InvalidRequest(f"{missing[0].key} is refused: {missing[0].reason}")

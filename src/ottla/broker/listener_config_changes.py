@@ -39,10 +39,12 @@ def check_names(changes: Sequence[ConfigChange], *, of_one_broker: bool) -> None
     if of_all:
         raise InvalidRequest(
             "These security configs can be dynamically updated only per-listener using the listener prefix: "
-            f"Set({', '.join(of_all)})"
+            f"[{', '.join(of_all)}]"
         )
     if asked and not of_one_broker:
-        raise InvalidRequest(f"Cannot update these configs at default cluster level: Set({', '.join(asked)})")
+        raise InvalidRequest(
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(asked)}]"
+        )
 
 
 def locations_repeated(config: BrokerConfig, changes: Sequence[ConfigChange]) -> bool:

@@ -108,7 +108,7 @@ async def test_a_secret_is_a_setting_of_one_broker(cluster: TestCluster) -> None
         connection = await cluster.services(node_id).nodes.connect_to(node_id)
         code, message = await _set(connection, "", (NAME, CANARY))
         assert code == ErrorCode.INVALID_REQUEST
-        assert message == f"Cannot update these configs at default cluster level: Set({NAME})"
+        assert message == f"Cannot update these configs at default cluster level, broker id must be specified: [{NAME}]"
 
 
 @encodes

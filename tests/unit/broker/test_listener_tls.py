@@ -195,7 +195,7 @@ async def test_pem_text_is_set_by_a_request_and_a_bad_one_is_refused(
     [
         ({f"{PREFIX}ssl.keystore.location": "/etc/passwd"}, None, "cannot be changed by a request"),
         ({f"{PREFIX}ssl.truststore.location": "/etc/passwd"}, None, "cannot be changed by a request"),
-        ({"ssl.client.auth": "none"}, None, "only per-listener using the listener prefix: Set(ssl.client.auth)"),
+        ({"ssl.client.auth": "none"}, None, "only per-listener using the listener prefix: [ssl.client.auth]"),
         ({f"{PREFIX}ssl.client.auth": "none"}, "", "Cannot update these configs at default cluster level"),
         ({"listener.name.other.ssl.client.auth": "none"}, None, "has no listener OTHER with TLS"),
         ({f"{PREFIX}ssl.client.auth": "maybe"}, None, "must be one of none, requested, required"),

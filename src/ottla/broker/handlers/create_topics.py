@@ -29,7 +29,7 @@ from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
 from ottla.core.acls import AclOperation, ResourceType
-from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.core.errors import InvalidRequest, KafkaError, error_for
 from ottla.core.ids import METADATA_TOPIC
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.generated.create_topics import (
@@ -93,7 +93,7 @@ def _event(
         outcomes[name] = InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
         return None
     if CREATE.denies(request, name):
-        outcomes[name] = CREATE.error
+        outcomes[name] = error_for(CREATE.error.code, "Authorization failed.")  # Kafka's text
         return None
     outcomes[name] = InvalidRequest()  # replaced by what the controller says: keeps the order of the request
     assignments: list[tuple[int, list[int]]] = []

@@ -19,6 +19,7 @@ from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.net.identity import ConnectionIdentity
 from ottla.wire.headers import RequestHeader
 
+_FAILED: Final = "_AUTHORIZATION_FAILED"
 _DENIALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -30,8 +31,9 @@ _DENIALS: Final = {
 
 
 def denial(resource: ResourceType) -> KafkaError:
-    """Return the error for a denied resource of this type."""
-    return error_for(_DENIALS[resource])
+    """Return the error for a denied resource of this type, with the text that Kafka's clients have for it."""
+    code = _DENIALS[resource]
+    return error_for(code, f"{code.name.removesuffix(_FAILED).replace('_', ' ').capitalize()} authorization failed.")
 
 
 class AuthorizableRequest(Protocol):
