@@ -200,8 +200,9 @@ fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 SIGN_IN_INPUTS ?= 10000000
-fuzz-sign-in: .venv/ready compile  ## SIGN_IN_INPUTS=10000000 wrong conversations to connections that have not signed in
-	$(BIN)/python -m tests.fuzz.sign_in --inputs $(SIGN_IN_INPUTS)
+FROM_BLOCK ?= 0
+fuzz-sign-in: .venv/ready compile  ## SIGN_IN_INPUTS=10000000 wrong conversations before the sign-in, on JOBS=2 processes; FROM_BLOCK=50 goes on at input 5,000,000
+	$(BIN)/python -m tests.fuzz.sign_in --inputs $(SIGN_IN_INPUTS) --from-block $(FROM_BLOCK) --jobs $(JOBS)
 
 MIX_SECONDS ?= 3600
 request-mixes: .venv/ready compile  ## valid requests of classic, consumer, share and transactional clients in odd orders, beside a Kafka, for MIX_SECONDS=3600

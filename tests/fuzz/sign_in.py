@@ -1,9 +1,11 @@
 """Sends a connection that has not signed in whatever comes: frames, halves of frames, tokens of every mechanism.
 
-    python -m tests.fuzz.sign_in --inputs 10000000
+    python -m tests.fuzz.sign_in --inputs 10000000 --jobs 2
+    python -m tests.fuzz.sign_in --inputs 5000000 --from-block 50    the second half, after a run that was ended at block 50
 
 An input is what one client sends until it is disconnected. A finding is an unexpected error, an input that takes a
-second, memory that grows, or a client that is served without having signed in. The seed decides all inputs.
+second, memory that grows, a client that is served without having signed in, or one that signs in without a secret. The
+seed and the number of a block decide its 100,000 inputs, so that blocks may run at any time and in any process.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import multiprocessing
 import random
 import struct
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -48,6 +53,10 @@ SECRET = "secret"
 BUDGET_BYTES = 16 << 20
 FRAME_BYTES_MAX = 512 * 1024
 SLOW_S = 1.0
+BLOCK = 100_000
+WARM = 20_000
+"""Inputs before the memory is looked at for the first time."""
+
 _TURNS = 8
 
 
@@ -181,7 +190,7 @@ def framed(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
 
 
-def conversations(issuer: Issuer) -> list[list[bytes]]:
+def conversations(issuer: Issuer, token: str) -> list[list[bytes]]:
     """What clients send: right sign-ins, and steps of them."""
     first = ScramClient(["SCRAM-SHA-256"], "alice", SECRET).get_client_first().encode()
     versions = encode("api_versions", 3, 1, {"client_software_name": "a", "client_software_version": "1"})
@@ -201,7 +210,7 @@ def conversations(issuer: Issuer) -> list[list[bytes]]:
         [shakes("SCRAM-SHA-256"), gives(first), gives(final)],
         [shakes("SCRAM-SHA-512", 0), framed(first), framed(final)],
         [shakes("SCRAM-SHA-256"), gives(b"n,a=alice,n=alice,r=abc,tokenauth=true"), gives(final, 0)],
-        [shakes(OAUTHBEARER), gives(first_message(issuer.token()))],
+        [shakes(OAUTHBEARER), gives(first_message(token))],
         [shakes(OAUTHBEARER), gives(first_message(issuer.token(aud="x"))), gives(b"\x01")],
         [shakes("GSSAPI")],
         [metadata],
@@ -241,48 +250,74 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-async def fuzz(inputs: int, seed: int, directory: Path, *, report: bool = False) -> tuple[int, int]:
-    """Try so many inputs; returns how many signed in and how many did not. Raises Finding."""
+async def fuzz(
+    inputs: int, seed: int, directory: Path, *, blocks: Sequence[int] = (0,), report: bool = False
+) -> tuple[int, int]:
+    """Try so many inputs of each block; returns how many signed in and how many did not. Raises Finding."""
     with SignInTarget(directory) as target:
-        return await _fuzz(target, inputs, seed, report=report)
+        return await _fuzz(target, inputs, seed, blocks, report=report)
 
 
-async def _fuzz(target: SignInTarget, inputs: int, seed: int, *, report: bool) -> tuple[int, int]:
-    known = conversations(target.issuer)
+async def _fuzz(
+    target: SignInTarget, inputs: int, seed: int, blocks: Sequence[int], *, report: bool
+) -> tuple[int, int]:
+    token = target.issuer.token()
+    known = conversations(target.issuer, token)
     right = [await target.feed(conversation) for conversation in known]
     assert [at for at, signed_in in enumerate(right) if signed_in] == [0, 1, 2, 6], right
-    source = random.Random(seed)
+    secrets = SECRET.encode(), token.encode()
     counts = [0, 0]
-    before = 0
-    for number in range(inputs):
-        pieces = wrong(known, source)
-        began = time.monotonic()
-        try:
-            counts[await target.feed(pieces)] += 1
-        except Exception as error:
-            raise Finding(f"input {number} of seed {seed}: {pieces!r}: {error!r}") from error
-        if time.monotonic() - began > SLOW_S:
-            raise Finding(f"input {number} of seed {seed} took {time.monotonic() - began:.1f} s: {pieces!r}")
-        if number == min(20_000, inputs // 2):
-            before = rss_bytes()
-        if report and number % 100_000 == 0:
-            sys.stdout.write(f"{number} inputs, {counts[1]} signed in, {rss_bytes() >> 20} MiB\n")
+    tried = before = 0
+    for block in blocks:
+        source = random.Random(f"{seed} {block}")
+        for number in range(inputs):
+            pieces = wrong(known, source)
+            began = time.monotonic()
+            try:
+                signed_in = await target.feed(pieces)
+                assert not signed_in or any(secret in b"".join(pieces) for secret in secrets), "signed in, no secret"
+            except Exception as error:
+                raise Finding(f"input {number} of block {block}, seed {seed}: {pieces!r}: {error!r}") from error
+            if time.monotonic() - began > SLOW_S:
+                raise Finding(
+                    f"input {number} of block {block}, seed {seed} took {time.monotonic() - began:.1f} s: {pieces!r}"
+                )
+            counts[signed_in] += 1
+            tried += 1
+            if tried == min(WARM, inputs // 2):
+                before = rss_bytes()
+        grown = rss_bytes() - before
+        if before and grown > before // 4:
+            raise Finding(f"{tried} inputs took {grown >> 20} MiB of memory")
+        if report:
+            sys.stdout.write(f"block {block} done; together {tried} inputs, {counts[1]} signed in, {grown >> 10} KiB\n")
             sys.stdout.flush()
-    grown = rss_bytes() - before
-    if before and grown > before // 4:
-        raise Finding(f"{inputs} inputs took {grown >> 20} MiB of memory")
     return counts[1], counts[0]
+
+
+def run_blocks(seed: int, blocks: Sequence[int]) -> tuple[int, int]:
+    """Try all inputs of these blocks, in a process of their own."""
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(fuzz(BLOCK, seed, Path(directory), blocks=blocks, report=True))
 
 
 def main() -> None:
     """Run as a program."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=10_000_000)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.sign_in", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inputs", type=int, default=10_000_000, help="rounded up to whole blocks")
+    parser.add_argument("--from-block", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        signed_in, refused = asyncio.run(fuzz(given.inputs, given.seed, Path(directory), report=True))
-    sys.stdout.write(f"seed {given.seed}: {signed_in} inputs signed in, {refused} did not; no finding\n")
+    blocks = range(given.from_block, given.from_block + -(-given.inputs // BLOCK))
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        parts = [pool.submit(run_blocks, given.seed, blocks[at :: given.jobs]) for at in range(given.jobs)]
+        found = [part.result() for part in parts]
+    signed_in, refused = (sum(counts) for counts in zip(*found, strict=True))
+    sys.stdout.write(f"seed {given.seed}, blocks {blocks[0]} to {blocks[-1]}: ")
+    sys.stdout.write(f"{signed_in} inputs signed in, {refused} did not; no finding\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ async def _target(directory: Path) -> SignInTarget:
 @pytest.fixture(scope="module")
 def feed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     with asyncio.Runner() as runner, runner.run(_target(tmp_path_factory.mktemp("fuzz"))) as target:
-        steps = [step for conversation in conversations(target.issuer) for step in conversation]
+        steps = [step for conversation in conversations(target.issuer, target.issuer.token()) for step in conversation]
         yield lambda pieces: runner.run(target.feed(pieces)), steps
 
 
