@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--scripts", action="store_true", help="run the scripts before the seeds")
     parser.add_argument("--script", help="run one script")
     parser.add_argument("--page-cache", action="store_true", help="only runs in which records count before a sync")
+    parser.add_argument("--secured", action="store_true", help="with SCRAM and ACLs, which change meanwhile")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first seed that fails")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--verbose", action="store_true")
@@ -78,7 +79,12 @@ def _scenario(options: argparse.Namespace, seed: int) -> Any:
 
     kinds = tuple(options.kinds.split(",")) if options.kinds else ()
     return draw(
-        seed, brokers=options.brokers, replication=options.replication, kinds=kinds, is_page_cache=options.page_cache
+        seed,
+        brokers=options.brokers,
+        replication=options.replication,
+        kinds=kinds,
+        is_page_cache=options.page_cache,
+        is_secured=options.secured,
     )
 
 
@@ -139,7 +145,7 @@ def _result(pid: int, receive: int) -> dict[str, Any]:
 
 
 def _one(text: str, options: argparse.Namespace) -> int:
-    _warm_up()
+    _warm_up(is_secured='"is_secured": true' in text)
     result = _result(*_in_child(text, is_verbose=options.verbose))
     _report(result, text if options.verbose else None)
     if result["violations"] and options.shrink:
@@ -180,7 +186,7 @@ def _shrink(text: str, result: dict[str, Any]) -> str:
     return scenario.to_json()
 
 
-def _warm_up() -> None:
+def _warm_up(*, is_secured: bool = False) -> None:
     """Run once without faults before the forks, so that no run imports modules and all begin alike."""
     from tests.simulation.run import run
     from tests.simulation.scenario import Scenario
@@ -196,6 +202,7 @@ def _warm_up() -> None:
             transactional=1,
             committers=1,
             duration_s=6.0,
+            is_secured=is_secured,
         )
     )
 
@@ -234,7 +241,7 @@ class _Progress:
 
 def _campaign(options: argparse.Namespace) -> int:
     began = time.perf_counter()
-    _warm_up()
+    _warm_up(is_secured=options.secured)
     failed: list[int] = []
     effects: Counter[str] = Counter()
     hashes: dict[int, int] = {}
@@ -303,6 +310,7 @@ def _plant_all(options: argparse.Namespace) -> int:
         same = ["--brokers", bug.brokers, "--replication", bug.replication, "--jobs", options.jobs]
         same += ["--kinds", bug.kinds] if bug.kinds else []
         same += ["--page-cache"] if bug.is_page_cache else []
+        same += ["--secured"] if bug.is_secured else []
         seeds = ["--seeds", options.seeds or bug.seeds, "--from", bug.first, "--seconds", options.seconds]
         seed, found_by_seed = _look("--plant", bug.number, *seeds, *same) if not bug.schedules else _schedule(bug)
         if seed.isdigit() and _look("--seeds", 1, "--from", seed, *same)[0]:

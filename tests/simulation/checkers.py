@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from ottla.core.ids import TopicPartition
-from tests.simulation.history import History, Outcome, Value
+from tests.simulation.history import Change, History, Outcome, Value
 
 Checker = Callable[[History], Iterator[str]]
 
@@ -252,6 +252,20 @@ def lost_commit(history: History) -> Iterator[str]:
             yield f"group {group} committed {number} for {partition}; {found} is stored"
 
 
+def stale_access(history: History) -> Iterator[str]:
+    """Find what a broker allowed although it had not been right for longer than a snapshot may be old."""
+    for use in history.uses:
+        if not use.is_allowed:
+            continue
+        changes = [Change(0.0, use.user, 0), *(change for change in history.changes if change.user == use.user)]
+        ends = [*(change.time_s for change in changes[1:]), float("inf")]
+        if not any(
+            change.value == use.value and change.time_s <= use.ended_s and end_s >= use.began_s - history.age_s
+            for change, end_s in zip(changes, ends, strict=True)
+        ):
+            yield f"{use}, but {[tuple(change) for change in changes if change.time_s <= use.ended_s]}"
+
+
 def problems(history: History) -> Iterator[str]:
     """Return what the run itself found."""
     yield from history.problems
@@ -274,6 +288,7 @@ CHECKERS: tuple[Checker, ...] = (
     aborted,
     double_owner,
     lost_commit,
+    stale_access,
 )
 
 

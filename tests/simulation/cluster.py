@@ -11,7 +11,7 @@ from pathlib import Path
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions
 from ottla.client.cluster import Cluster as Client
-from ottla.client.connection import dial_tcp
+from ottla.client.connection import Security, dial_tcp
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import use
@@ -130,6 +130,7 @@ class Machine(SimMachine):
         if states or begins_term:
             write = StoreWrite(self.loop.time(), self.node_id, session, begins_term, states)
             self.cluster.history.store_writes.append(write)
+        self.cluster.on_commit(ops)
 
     def replica_logs(self, partitions: list[TopicPartition]) -> list[ReplicaLog]:
         """Read the files of replicas."""
@@ -187,16 +188,20 @@ class SimCluster(TestCluster):
         options: dict[str, str] | None = None,
         sync_s: float = 0.0,
         directories: int = 1,
+        security: Callable[[str], Security] | None = None,
     ) -> None:
         places = Machines(self, loop, sync_s)
         super().__init__(places, options={**OPTIONS, **(options or {})}, directories=directories)
         self.loop, self.network, self.store_process = loop, places.network, places.store_process
         self.call_outside = places.call_outside
         self.history = History()
+        self._security = security  # of each client
         self.machines = places.made
         for node_id in range(1, brokers + 1):
             self.machine(node_id)
         self.is_healed = False
+        self.on_commit: Callable[[Sequence[Op]], object] = lambda _: None
+        """Called with each commit to the store."""
         self._machine_of = {machine.host: machine for machine in self.machines.values()}
         self._seen_starts: dict[tuple[TopicPartition, int], int] = {}
         self._seen_leaders: dict[tuple[TopicPartition, int, int], None] = {}
@@ -317,7 +322,11 @@ class SimCluster(TestCluster):
     async def patient_client(self, name: str, *, retry_s: float = 30.0, request_timeout_s: float = 10.0) -> Client:
         """Connect a client; tries until a broker answers. Call in the client's process."""
         options = ClientOptions(
-            client_id=name, connect_timeout_s=2.0, request_timeout_s=request_timeout_s, retry_s=retry_s
+            client_id=name,
+            connect_timeout_s=2.0,
+            request_timeout_s=request_timeout_s,
+            retry_s=retry_s,
+            security=Security() if self._security is None else self._security(name),
         )
         while True:
             try:

@@ -93,6 +93,25 @@ class StoreWrite(NamedTuple):
     paths: tuple[str, ...]  # of the states
 
 
+class Change(NamedTuple):
+    """A commit that changed what a user may do, or its password."""
+
+    time_s: float
+    user: str
+    value: int  # whether it may, or the number of the password
+
+
+class Use(NamedTuple):
+    """A broker's answer to a request, or to a sign-in."""
+
+    began_s: float
+    ended_s: float
+    node: int
+    user: str
+    value: int  # the one that it needs
+    is_allowed: bool
+
+
 class Start(NamedTuple):
     """A log start that a leader announced, as the first or a higher one of its replica."""
 
@@ -137,6 +156,11 @@ class History:
     """Above 0. No records are deleted in a run."""
     store_writes: list[StoreWrite] = field(default_factory=list)
     """In the order of the commits."""
+    changes: list[Change] = field(default_factory=list)
+    """In the order of the commits; at first no right and password 0."""
+    uses: list[Use] = field(default_factory=list)
+    age_s: float = float("inf")
+    """A change counts everywhere after this time."""
     final: dict[TopicPartition, list[tuple[int, Value]]] = field(default_factory=dict)
     """The records of each partition after the end, without isolation."""
     final_committed: dict[TopicPartition, list[tuple[int, Value]]] = field(default_factory=dict)

@@ -39,6 +39,7 @@ class PlantedBug(NamedTuple):
     kinds: str = ""  # of the faults that can show it; empty: all
     script: str = ""  # that fails with it
     schedules: str = ""  # a test with seeds of its own that fails with it; runs of the cluster are not tried
+    is_secured: bool = False  # only runs with SCRAM and ACLs can show it
     is_page_cache: bool = False  # only runs in which records count before they are synced can show it
 
 
@@ -50,6 +51,7 @@ def _bug(
     script: str = "",
     schedules: str = "",
     is_page_cache: bool = False,
+    is_secured: bool = False,
 ) -> PlantedBug:
     return PlantedBug(
         number,
@@ -59,6 +61,7 @@ def _bug(
         script=script,
         schedules=schedules,
         is_page_cache=is_page_cache,
+        is_secured=is_secured,
     )
 
 
@@ -431,6 +434,38 @@ BUGS: tuple[PlantedBug, ...] = (
         ),
         kinds="corrupt",
         script="corruption-on-the-leader",
+    ),
+    _bug(
+        33,
+        "a broker cut off from the store goes on to allow by what it knew",
+        ("metadata_store/snapshot_age.py", "        if age_s <= self._age_max_s:\n", "        if age_s >= 0:\n"),
+        kinds="cut-store,pause,outage",
+        script="right-taken-from-a-broker-cut-off",
+        is_secured=True,
+    ),
+    _bug(
+        34,
+        "a broker that waits for changes takes what it knows for the newest",
+        (
+            "metadata_store/snapshot_age.py",
+            "                await self._sync()\n",
+            "                await asyncio.sleep(0)\n",
+        ),
+        kinds="hold-feed",
+        script="right-taken-while-the-feed-lags",
+        is_secured=True,
+    ),
+    _bug(
+        35,
+        "a broker cut off from the store lets clients sign in by the passwords that it knew",
+        (
+            "broker/sign_ins.py",
+            "        return age is not None and sign_in.mechanism in HASHES and age.is_too_old()\n",
+            "        return age is None\n",
+        ),
+        kinds="cut-store,pause,outage",
+        script="right-taken-from-a-broker-cut-off",
+        is_secured=True,
     ),
 )
 

@@ -13,13 +13,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.client.connection import Security
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import PartitionView
 from ottla.replication.partition import Partition
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import Deadlock, SimLoop, TooLong, current_process
-from tests.simulation import checkers
+from tests.simulation import access, checkers
+from tests.simulation.access import AccessClients
 from tests.simulation.clients import Workload
 from tests.simulation.cluster import Machine, SimCluster
 from tests.simulation.scenario import ALL, LEADER, Fault, Scenario
@@ -29,6 +31,7 @@ HEAL_WITHIN_S = 60.0
 LIMIT_S = 600.0
 LAG_UNDER_LOAD = 20  # records, while producers go on
 EXPECTED_ERRORS = (
+    "the metadata store has confirmed nothing",
     "log directory",  # a failed fsync
     "is lost",
     "offline",
@@ -36,7 +39,7 @@ EXPECTED_ERRORS = (
     "corruption found in",  # the torn tail of a log; what it has cost is the checkers' question
     " is missing (",  # a segment that a fault has removed
 )
-"""Parts of the error lines that a disk fault may cause."""
+"""Parts of the error lines that a fault of a disk or of the store may cause."""
 
 
 @dataclass(slots=True)
@@ -69,7 +72,14 @@ class Run:
             options=_options(scenario),
             sync_s=scenario.sync_s,
             directories=scenario.directories,
+            security=_security_of if scenario.is_secured else None,
         )
+        self.access: AccessClients | None = None
+        if scenario.is_secured:
+            self.access = AccessClients(self.cluster, scenario.pause_s)
+            history = self.cluster.history
+            history.age_s = access.AGE_S
+            self.cluster.on_commit = lambda ops: history.changes.extend(access.changes_of(self.loop.time(), ops))
         self.workload = Workload(self.cluster, scenario)
         self.effects: Counter[str] = Counter()
         self._last_view = PartitionView(0, -1, -1, (), (), -1)
@@ -89,6 +99,8 @@ class Run:
         for machine in self.cluster.machines.values():
             machine.link.unknown_share = self.scenario.unknown_share
             machine.link.timeout_s = self.scenario.session_s
+        if self.access is not None:
+            await self.loop.run_in(self.cluster.store_process, access.prepare(self.cluster.store.session()))
         for machine in self.cluster.machines.values():
             machine.start()
         machines = self.cluster.machines.values()
@@ -98,6 +110,8 @@ class Run:
         for fault in self.scenario.faults:
             self.loop.call_at(fault.time_s, self._arm, fault)
         self.workload.start()
+        if self.access is not None and self._script is None:
+            self.access.start()
         if self._script is not None:
             await self._script(self)
         await asyncio.sleep(max(self.scenario.duration_s - self.loop.time(), 0))
@@ -108,6 +122,8 @@ class Run:
             self._describe()
         self.note("whole")
         await self.workload.stop()
+        if self.access is not None:
+            self.access.stop()
         self.note("clients have ended")
         if not await self.cluster.holds_within(HEAL_WITHIN_S, self.is_whole, "no lag after the clients' end"):
             self._describe()
@@ -517,9 +533,14 @@ class Run:
         ]
 
 
+def _security_of(client: str) -> Security:
+    return access.security(access.ADMIN if client in {"admin", "final"} else access.CLIENT)
+
+
 def _options(scenario: Scenario) -> dict[str, str]:
     factor = str(scenario.replication)
     return {
+        **(access.OPTIONS if scenario.is_secured else {}),
         "default.replication.factor": factor,
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,

@@ -56,6 +56,7 @@ class Scenario:
     is_page_cache: bool = False  # the topic has durability=page-cache
     directories: int = 1  # of each broker
     segment_bytes: int = 0  # of the topic; 0: all of a run is in one segment
+    is_secured: bool = False  # brokers and clients sign in by SCRAM, and ACLs say what clients may do
     options: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
@@ -120,7 +121,13 @@ FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
 
 
 def draw(
-    seed: int, *, brokers: int = 3, replication: int = 3, kinds: tuple[str, ...] = (), is_page_cache: bool = False
+    seed: int,
+    *,
+    brokers: int = 3,
+    replication: int = 3,
+    kinds: tuple[str, ...] = (),
+    is_page_cache: bool = False,
+    is_secured: bool = False,
 ) -> Scenario:
     """Draw the scenario of a seed, with faults of some of these kinds; with "corrupt" among them it has corruptions."""
     is_corrupt, kinds = "corrupt" in kinds, tuple(kind for kind in kinds if kind != "corrupt")
@@ -141,6 +148,7 @@ def draw(
         lag_s=rng.choice((2.0, 5.0, 10.0)),
         session_s=rng.choice((2.0, 6.0)),
         unknown_share=rng.choice((0.0, 0.0, 0.03)) if brokers > 1 else 0.0,
+        is_secured=is_secured,
     )
     if brokers > 1 and (rng.random() < 0.15 or is_page_cache):  # records may be torn from transactions then
         scenario = replace(scenario, is_page_cache=True, transactional=0)

@@ -19,6 +19,7 @@ from tests.simulation.cluster import DATA, Machine
 from tests.simulation.run import Run, Script
 from tests.simulation.scenario import Scenario
 from tests.simulation.script_steps import send
+from tests.simulation.scripts_of_access import right_is_taken_from_a_broker_cut_off, right_is_taken_while_the_feed_lags
 from tests.simulation.scripts_of_bugs import (
     answers_of_the_store_are_lost,
     client_of_the_former_leader,
@@ -52,6 +53,9 @@ SHORT_LAG_AND_SESSION = Scenario(
 )
 SHORT_SEGMENTS = Scenario(
     1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, session_s=2.0, segment_bytes=600
+)
+SECURED = Scenario(
+    1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, session_s=2.0, is_secured=True
 )
 PAGE_CACHE = Scenario(1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, is_page_cache=True)
 
@@ -363,5 +367,7 @@ SCRIPTED_RUNS: tuple[ScriptedRun, ...] = (
     ScriptedRun("commit-before-a-kill", commit_just_before_the_coordinator_dies, 5, SHORT_SESSION),
     ScriptedRun("first-segment-lost", leader_loses_its_first_segment, 40, SHORT_SEGMENTS),
     ScriptedRun("corruption-on-the-leader", leader_finds_corruption, 40, SHORT_SEGMENTS),
+    ScriptedRun("right-taken-from-a-broker-cut-off", right_is_taken_from_a_broker_cut_off, 5, SECURED),
+    ScriptedRun("right-taken-while-the-feed-lags", right_is_taken_while_the_feed_lags, 5, SECURED),
     ScriptedRun("marker-of-an-earlier-coordinator", marker_of_an_earlier_coordinator, 6, SHORT_SESSION),
 )

@@ -17,7 +17,7 @@ from tests.support import form
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_BUGS = [planted_bugs.find(name) for name in ("1", "7")]
 """Those that a few seeds find: the short version of `make planted-cluster-bugs`."""
-BUGS_WITH_SCRIPTS = [planted_bugs.find(name) for name in ("2", "4", "13", "28")]
+BUGS_WITH_SCRIPTS = [planted_bugs.find(name) for name in ("2", "4", "13", "28", "33", "35")]
 SAVED = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
 
 
@@ -48,6 +48,13 @@ def test_one_broker_loses_nothing() -> None:
 def test_three_brokers_lose_nothing(first: int) -> None:
     output = simulate("--seeds", "40", "--from", str(first), "--twice", "3", timeout_s=800)
     assert "43 runs" in output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_allowed_by_rights_of_too_long_ago() -> None:
+    output = simulate("--secured", "--seeds", "20", "--twice", "2", timeout_s=500)
+    assert "22 runs" in output
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ottla.broker.requests.authorization import AuthorizableRequest
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.core.acls import AclOperation, ResourceType
+from ottla.net.identity import ConnectionIdentity
 from ottla.security.authorizer import AclAuthorizer
 from ottla.testing.kit.kafka import kafka
 from tests.support.acl_answers import compared
@@ -50,6 +51,9 @@ class Recording:
     def __init__(self, authorizer: AclAuthorizer) -> None:
         self.asked: dict[int, set[Permission]] = {}
         self._authorizer = authorizer
+
+    def is_super_user(self, identity: ConnectionIdentity) -> bool:
+        return self._authorizer.is_super_user(identity)
 
     def is_allowed(
         self,

@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # imported once the broker serves, or where they are used
     from ottla.broker.sasl_listeners import SaslListeners
     from ottla.client.connection import Dial
     from ottla.client.sasl import Sasl
+    from ottla.metadata_store.snapshot_age import SnapshotAge
     from ottla.security.audit_log import AuditLog
     from ottla.security.authorizer import AclAuthorizer
     from ottla.security.delegation_tokens import DelegationTokens
@@ -128,6 +129,7 @@ class Broker:
         self._quotas: Quotas | None = None  # with the first quota
         if config.secrets.secret:
             _ = self._secrets  # it raises if the secret cannot be used
+        self._snapshot_age: SnapshotAge | None = None  # in a cluster, with ACLs or SASL
 
     # ---- Starting
 
@@ -149,6 +151,7 @@ class Broker:
         )
         store = storage.store
         cluster = self._cluster = MetadataCache(store)
+        self._snapshot_age = self._make_snapshot_age(cluster)
         slices = LoopSlices()
         replicas = Replicas(
             storage.directories,
@@ -175,6 +178,8 @@ class Broker:
         await self._add_users(storage.store, cluster)
         await self._follow_cluster(storage, services, cluster)
         await self._update_tls(services)
+        if self._snapshot_age is not None:
+            self._snapshot_age.start()
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
         self._driver = RequestDriver(
             services,
@@ -183,6 +188,7 @@ class Broker:
             authorizer=self._make_authorizer(cluster, services),
             accounting=self._accounting,
             audit_log=services.audit_log,
+            snapshot_age=self._snapshot_age,
         )
         cluster.subscribe(self._follow_quotas)
         await listeners.listen(await self._dispatch(services, self._driver))
@@ -210,6 +216,15 @@ class Broker:
         from ottla.broker.audit_outputs import make_audit_log
 
         return make_audit_log(services, self._files)
+
+    def _make_snapshot_age(self, cluster: MetadataCache) -> SnapshotAge | None:
+        """Return what confirms the snapshot; None where no other can change it, or nobody is judged by it."""
+        age_ms_max = self._config.authorizer.metadata_age_ms_max
+        if self._is_alone or age_ms_max < 0 or (self._sasl is None and not self._config.authorizer.is_on):
+            return None
+        from ottla.metadata_store.snapshot_age import SnapshotAge
+
+        return SnapshotAge(self._clock, age_ms_max / 1000, cluster.sync)
 
     def _make_authorizer(self, cluster: MetadataCache, services: Services) -> AclAuthorizer | None:
         if not self._config.authorizer.is_on:
@@ -330,7 +345,9 @@ class Broker:
 
         await self._sasl.start()
         listeners = self._sasl.open(SnapshotUsers(services.cluster, services.tokens))
-        services.sign_ins = SignIns(listeners, self._clock, audit_log=services.audit_log)
+        services.sign_ins = SignIns(
+            listeners, self._clock, audit_log=services.audit_log, snapshot_age=self._snapshot_age
+        )
         return SignInDispatch(services.sign_ins, driver)
 
     def _inter_broker_listener(self) -> str:
@@ -670,6 +687,8 @@ class Broker:
             await self._driver.drain(within_seconds=1.0)
         if self._sasl is not None:
             self._sasl.close()
+        if self._snapshot_age is not None:
+            await self._snapshot_age.close()
         if services is not None:
             await services.record_validation.close()
             if services.audit_log is not None:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ottla.core.clock import Clock
+from ottla.metadata_store.snapshot_age import SnapshotAge
 from ottla.net.connection import Dispatch, ServerConnection
+from ottla.security.sasl.credentials import HASHES
 from ottla.security.sasl.mechanism import AuthenticationFailed
 from ottla.security.sasl.sign_in import ListenerSasl, SignIn, State, Step
 
@@ -31,9 +33,15 @@ class SignIns:
     """The sign-ins of all listeners with SASL."""
 
     def __init__(
-        self, listeners: Mapping[str, ListenerSasl], clock: Clock, *, audit_log: SignInLog | None = None
+        self,
+        listeners: Mapping[str, ListenerSasl],
+        clock: Clock,
+        *,
+        audit_log: SignInLog | None = None,
+        snapshot_age: SnapshotAge | None = None,
     ) -> None:
         self._listeners, self._clock, self._audit_log = listeners, clock, audit_log
+        self._snapshot_age = snapshot_age  # of the credentials of SCRAM
         self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._before: Dispatch | None = None
         self._after: Dispatch | None = None
@@ -52,6 +60,11 @@ class SignIns:
         sign_in = SignIn(self._listeners[connection.listener])
         connection.authentication = sign_in
         return sign_in
+
+    def must_wait(self, sign_in: SignIn) -> bool:
+        """Return whether the credential that a client signs in by may have changed: the snapshot is too old."""
+        age = self._snapshot_age
+        return age is not None and sign_in.mechanism in HASHES and age.is_too_old()
 
     def take_token(self, connection: ServerConnection, sign_in: SignIn, token: bytes) -> Step:
         """Answer a token; the connection is signed in with the last one. Raises AuthenticationFailed."""

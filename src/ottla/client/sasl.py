@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ottla.client.errors import raise_for
 from ottla.core.errors import ErrorCode, KafkaError, error_for
+from ottla.core.runtime import random_bytes
 from ottla.security.config import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from ottla.wire.apis import ApiKey
 
@@ -23,6 +25,7 @@ _HANDSHAKE_VERSION = 1  # after version 0 the SASL messages have no request head
 ITERATIONS_MAX = 65_536
 """Kafka's own limit is 16,384; a far larger number would only hold the client's event loop (CVE-2026-10143)."""
 
+_NONCE_BYTES = 24
 _TOKEN_COMMAND_S = 30.0
 _TOKEN = re.compile(rb"[-_.~+/=A-Za-z0-9]+")
 _EXTENSION = ",tokenauth=true"
@@ -110,7 +113,8 @@ def _read_token(sasl: Sasl) -> bytes:
 async def _scram(connection: Requester, sasl: Sasl, timeout_s: float) -> int:
     from scramp import ScramClient, ScramException
 
-    client = ScramClient([sasl.mechanism], sasl.username, sasl.password)
+    nonce = b64encode(random_bytes(_NONCE_BYTES)).decode()
+    client = ScramClient([sasl.mechanism], sasl.username, sasl.password, c_nonce=nonce)
     try:
         client_first = client.get_client_first()
         if sasl.is_token:  # scramp has no extensions; both ends sign what was sent

@@ -88,6 +88,10 @@ class AclAuthorizer:
                 audit_log.denied(request, operation, resource, name)
         return decision
 
+    def is_super_user(self, identity: ConnectionIdentity) -> bool:
+        """Return whether a client may do everything, whatever the ACLs say."""
+        return not self._super_users.isdisjoint(principals_of(identity))
+
     def is_allowed_for_any(self, request: AuditedRequest, operation: AclOperation, resource: ResourceType) -> bool:
         """Return whether the client may do this with any resource of the type (Kafka's `authorizeByResourceType`).
 
@@ -113,9 +117,9 @@ class AclAuthorizer:
     def _decide(
         self, identity: ConnectionIdentity, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        principals = principals_of(identity)
-        if not self._super_users.isdisjoint(principals):
+        if self.is_super_user(identity):
             return True
+        principals = principals_of(identity)
         resource_acls = self._index.about(resource_type, name)
         if not resource_acls:
             return self._allows_without_acl

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ottla.core.settings import DAY_MS, HOUR_MS, INT_MAX, LONG_MAX, MIB, SECOND_MS, Content, Section, Type, setting
+from ottla.core.settings import (
+    DAY_MS,
+    HOUR_MS,
+    INT_MAX,
+    LONG_MAX,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    Content,
+    Section,
+    Type,
+    setting,
+)
 
 
 def _own(key: str, **more: Any) -> Any:
@@ -230,6 +242,12 @@ class AuthorizerConfig(Section):
     allow_everyone_if_no_acl_found: bool = setting(
         "allow.everyone.if.no.acl.found", default=False, kind=Type.BOOLEAN,
         doc="Whether everyone may do everything with a resource that no ACL is about.",
+    )  # fmt: skip
+    metadata_age_ms_max: int = setting(
+        "ottla.security.metadata.max.age.ms", default=10 * MINUTE_MS, kind=Type.LONG, unit="milliseconds", at_least=-1,
+        doc="A broker to which the metadata store has confirmed nothing for so long disconnects all clients but super "
+            "users, and lets nobody sign in by SCRAM: ACLs and credentials may have changed meanwhile. -1 means never, "
+            "as in Kafka.",
     )  # fmt: skip
 
     @property

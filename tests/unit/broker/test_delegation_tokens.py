@@ -46,6 +46,9 @@ class Allowed:
         self.allowed = allowed
         self.asked: list[tuple[AclOperation, ResourceType, str]] = []
 
+    def is_super_user(self, identity: ConnectionIdentity) -> bool:
+        return False
+
     def is_allowed(
         self, request: Any, operation: AclOperation, resource: ResourceType, name: str, *, log_if_denied: bool = True
     ) -> bool:

@@ -78,6 +78,9 @@ class Stages:
         self.note("admit", request.api)
         return None if self.take_over is None else self.take_over(request, bytearray(frame))
 
+    def is_super_user(self, identity: ConnectionIdentity) -> bool:
+        return False
+
     def is_allowed(
         self,
         request: AuthorizableRequest,

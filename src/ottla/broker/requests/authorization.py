@@ -49,6 +49,10 @@ class AuthorizableRequest(Protocol):
 class Authorizer(Protocol):
     """Decides what a client may do."""
 
+    def is_super_user(self, identity: ConnectionIdentity) -> bool:
+        """Return whether the client may do everything, whatever the metadata store says."""
+        ...
+
     def is_allowed(
         self,
         request: AuthorizableRequest,

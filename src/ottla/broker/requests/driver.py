@@ -45,7 +45,8 @@ from ottla.wire.compiled_codec import Slices
 from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.headers import parse_request_header, response_header
 
-if TYPE_CHECKING:  # imported where the audit log is on
+if TYPE_CHECKING:  # imported where the audit log is on, and in a cluster with ACLs
+    from ottla.metadata_store.snapshot_age import SnapshotAge
     from ottla.security.audit_log import AuditLog
 
 log = logging.getLogger(__name__)
@@ -66,10 +67,12 @@ class RequestDriver:
         authorizer: Authorizer | None = None,
         accounting: Accounting | None = None,
         audit_log: AuditLog | None = None,
+        snapshot_age: SnapshotAge | None = None,
     ) -> None:
         self._services = services
         self._decoded = decoded  # memory for long requests once they are decoded, and for their responses
         self._admission, self._authorizer, self._accounting = admission, authorizer, accounting
+        self._snapshot_age = snapshot_age  # of what the authorizer decides by
         self._audit_log = audit_log  # of administrative changes; denials are the authorizer's to record
         self._loaded: dict[int, LoadedApi] = {}
         self._tasks: dict[asyncio.Task[None], Request] = {}
@@ -108,7 +111,11 @@ class RequestDriver:
                 except LongRequest:
                     self._begin_long(request, api, frame)
                     return
-            if self._authorizer is not None and not request.is_routed and self._is_denied(request, api, body):
+            if (
+                self._authorizer is not None
+                and not request.is_routed
+                and self._is_denied(request, self._authorizer, api, body)
+            ):
                 return
             if api.controller_only and self._must_forward(request):
                 self._begin(self._forward(request, body, bytes(frame)), request)
@@ -228,8 +235,21 @@ class RequestDriver:
 
     # ---- Authorize
 
-    def _is_denied(self, request: Request, api: LoadedApi, body: Any) -> bool:
-        """Respond to a request that is denied as a whole."""
+    def _is_denied(self, request: Request, authorizer: Authorizer, api: LoadedApi, body: Any) -> bool:
+        """Respond to a request that is denied as a whole.
+
+        While the ACLs may be older than they may be the client is disconnected, which it takes for what it is: another
+        broker may know more.
+        """
+        age = self._snapshot_age
+        if (
+            age is not None
+            and request.connection.is_signed_in
+            and age.is_too_old()
+            and not authorizer.is_super_user(request.identity)
+        ):
+            request.pending.abandon()
+            return True
         for access in api.demanded:
             if access.name is not None and access.denies(request, access.name(body)):
                 self._refuse_all(request, api, body, access.error)

@@ -41,6 +41,9 @@ class SignInDispatch:
             connection.dispatch = self._driver
             self._driver(connection, frame, pending)
             return
+        if sign_ins.must_wait(sign_in):
+            pending.abandon()  # its client tries again, at another broker perhaps
+            return
         if sign_in.takes_raw_tokens:
             asyncio.get_running_loop().call_soon(self._take_raw_token, connection, sign_in, bytes(frame), pending)
             return
