@@ -90,7 +90,8 @@ class PendingResponse:
         assert self.parts is None, "a request is answered once"
         self.parts = parts
         if self.on_completed is not None:
-            on_completed, self.on_completed = self.on_completed, None  # it refers to this response
+            on_completed, self.on_completed = self.on_completed, None  # both refer to this response
+            self.throttle = None
             on_completed(self)
         self.connection.send_completed()
 
@@ -207,6 +208,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         for callback in callbacks.values():
             callback()
         self._on_close(self)
+        self._transport = None  # a stream of TLS refers to this connection: the collector may never look at the cycle
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return the free part of the buffer, for the next bytes of the socket."""

@@ -29,7 +29,7 @@ CIPHERTEXT_BYTES: Final = 64 * 1024
 HELLO_BYTES: Final = 4096
 """Received at a time during a handshake; the rest waits in the kernel."""
 
-SLICE_SECONDS: Final = 0.004
+SLICE_SECONDS: Final = 0.002
 """Handshakes hold the loop for so long, and then leave it to others for as long."""
 
 UNFINISHED_MAX = 512

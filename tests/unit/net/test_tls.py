@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import ssl
 from itertools import pairwise
@@ -18,7 +19,7 @@ from ottla.net.config import NetConfig
 from ottla.net.connection import ServerConnection
 from ottla.net.identity import ANONYMOUS, ConnectionIdentity
 from ottla.net.server import Listeners
-from ottla.net.tls import ListenerTls
+from ottla.net.tls import ListenerTls, TlsStream
 from ottla.security.config import TlsConfig
 from ottla.security.tls import load_tls
 from tests.support.certificates import Certificates
@@ -252,7 +253,7 @@ async def test_after_some_milliseconds_of_handshakes_others_have_their_turn(cert
         await asyncio.sleep(0)
         turns.append(handshakes.unfinished)
 
-    assert max(later - earlier for earlier, later in pairwise(turns)) == 3
+    assert max(later - earlier for earlier, later in pairwise(turns)) == 2
 
 
 async def test_nothing_is_allocated_for_a_client_that_has_sent_nothing(listeners: Listeners, port: int) -> None:
@@ -327,3 +328,29 @@ async def test_a_closed_connection_says_that_nothing_follows(listeners: Listener
 
     assert await reader.read() == b""
     writer.close()
+
+
+@LOOPS
+@pytest.mark.parametrize("how", ["half a handshake", "half a request"])
+async def test_a_connection_that_is_lost_needs_no_garbage_collector(
+    listeners: Listeners, port: int, connect: Connect, loop: str, how: str
+) -> None:
+    """A broker excludes objects that have lived for a while from collections: a cycle among them would stay."""
+    gc.collect()
+    gc.disable()
+    try:
+        if how == "half a handshake":
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(client_hello())
+        else:
+            reader, writer = await connect()
+            writer.write(framed(b"a"))
+            assert await read_frame(reader) == b"a"
+            writer.write(framed(b"b" * 1000)[:100])
+        await until(lambda: len(listeners.connections) == 1)
+        writer.transport.abort()
+        await until(lambda: not listeners.connections)
+        await asyncio.sleep(0)  # let the loop forget the transport
+        assert not [each for each in gc.get_objects() if isinstance(each, ServerConnection | TlsStream)]
+    finally:
+        gc.enable()

@@ -191,5 +191,6 @@ class SignIn:
         return max(0, min(lifetimes)) if lifetimes else None
 
     def _fail(self, error: AuthenticationFailed) -> None:
-        self.error = error
+        # another one: this one's traceback refers to the connection, which refers to this sign-in
+        self.error = AuthenticationFailed(str(error), answer=error.answer, user=error.user)
         self.end()
