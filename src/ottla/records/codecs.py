@@ -7,6 +7,7 @@ lengths), librdkafka sends one raw block; both are read, xerial's is written.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -20,6 +21,8 @@ _RATIO_MAX, _ABSOLUTE_MAX = 8, 256 << 20  # large batches, for which a topic's m
 
 _FIRST_GUESS_BYTES = 64 << 10
 _FIRST_GUESS_RATIO, _GROWTH = 8, 4
+_MAPPED_BYTES: Final = 256 << 10
+_PRIVATE: Final[int] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if hasattr(mmap, "MAP_ANONYMOUS") else 0
 _FULL = "failed to write whole buffer"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
@@ -140,7 +143,7 @@ def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> me
     """Decompress into buffers of growing size: a frame's own statement of its size is not trusted."""
     size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO))
     while True:
-        out = bytearray(size)  # Python fills it with zeros, so that one of the limit's size for all would cost its time
+        out = _new_buffer(size)
         try:
             written = module.decompress_into(data, out)
         except _cramjam().DecompressionError as error:
@@ -153,7 +156,18 @@ def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> me
                 raise TooMuch(f"decompresses to more than {limit} bytes") from None
             size = min(limit, size * _GROWTH)
         else:
-            return memoryview(out)[:written]
+            return out[:written]
+
+
+def _new_buffer(size: int) -> memoryview:
+    """Return zeros to decompress into.
+
+    Python fills a bytearray while it has the interpreter's lock, and a new page costs most of that time: 20 ms for 24
+    MiB, in which the event loop waits. A mapping gets its pages from the codec, which has released the lock.
+    """
+    if size < _MAPPED_BYTES or not _PRIVATE:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size, flags=_PRIVATE))
 
 
 def _xerial_compress(data: memoryview) -> bytes:
@@ -166,21 +180,20 @@ def _xerial_compress(data: memoryview) -> bytes:
 
 def _snappy_decompress(data: memoryview, limit: int) -> memoryview:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        out = bytearray(_snappy_length(data, limit))
-        _snappy_block(data, memoryview(out))
-        return memoryview(out)
+        out = _new_buffer(_snappy_length(data, limit))
+        _snappy_block(data, out)
+        return out
     blocks = list(_xerial_blocks(data))
     lengths, left = [], limit
     for block in blocks:
         length = _snappy_length(block, left)
         lengths.append(length)
         left -= length
-    out = bytearray(limit - left)
-    view, at = memoryview(out), 0
+    out, at = _new_buffer(limit - left), 0
     for block, length in zip(blocks, lengths, strict=True):
-        _snappy_block(block, view[at : at + length])
+        _snappy_block(block, out[at : at + length])
         at += length
-    return view
+    return out
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
