@@ -35,6 +35,20 @@ class Broker:
 
     def fetch(self, user: str, version: int, *, replica_id: int, session_epoch: int = -1, many: int = 1) -> Answer:
         """Fetch from the start; `many`: partitions named, of which one exists."""
+        with Wire(self._port, client_id=user) as wire:
+            return self.fetch_by(wire, version, replica_id=replica_id, session_epoch=session_epoch, many=many)
+
+    def fetch_in_session(self, user: str, version: int) -> list[Answer]:
+        """Fetch many partitions as a consumer, and then as a replica what the session has."""
+        with Wire(self._port, client_id=user) as wire:
+            first = self.fetch_by(wire, version, replica_id=-1, session_epoch=0, many=2000)
+            session: dict[str, int] = {"session_id": first["session_id"], "session_epoch": 1}
+            return [first, self.fetch_by(wire, version, replica_id=FOLLOWER, many=0, **session)]
+
+    def fetch_by(
+        self, wire: Wire, version: int, *, replica_id: int, session_id: int = 0, session_epoch: int = -1, many: int = 1
+    ) -> Answer:
+        """Fetch from the start."""
         partitions = [
             {
                 "partition": index,
@@ -46,24 +60,24 @@ class Broker:
             }
             for index in range(many)
         ]
-        with Wire(self._port, client_id=user) as wire:
-            return wire.call(
-                "fetch",
-                version,
-                replica_id=replica_id,
-                replica_state={"replica_id": replica_id, "replica_epoch": -1},
-                max_wait=0,
-                min_bytes=1,
-                max_bytes=1000,
-                session_id=0,
-                session_epoch=session_epoch,
-                topics=[{"topic": TOPIC, "topic_id": self._topic_id, "partitions": partitions}],
-            )
+        topic = {"topic": TOPIC, "topic_id": self._topic_id, "partitions": partitions}
+        return wire.call(
+            "fetch",
+            version,
+            replica_id=replica_id,
+            replica_state={"replica_id": replica_id, "replica_epoch": -1},
+            max_wait=0,
+            min_bytes=1,
+            max_bytes=1000,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=[topic] if partitions else [],
+        )
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with kafka(options=SETTINGS) as kit:
+    with kafka(options={**SETTINGS, "max.incremental.fetch.session.cache.slots": "100"}) as kit:
         yield Broker(kit)
 
 
@@ -88,6 +102,17 @@ def test_a_client_that_may_read_a_topic_may_not_fetch_it_as_a_replica(
     assert {partition["error_code"] for partition in partitions} == {DENIED}
     assert not any(partition["records"] for partition in partitions)
     assert broker.services.replica_sessions is None, "no session of a follower was made"
+
+
+@pytest.mark.parametrize("version", range(7, ROW.max_version + 1))
+def test_nor_what_it_has_in_a_session_as_a_consumer(broker: Broker, version: int) -> None:
+    as_consumer, as_replica = broker.fetch_in_session(MAY_READ, version)
+
+    assert any(partition["records"] for partition in partitions_of(as_consumer))
+    partitions = partitions_of(as_replica)
+    assert len(partitions) == 2000
+    assert {partition["error_code"] for partition in partitions} == {DENIED}
+    assert not any(partition["records"] for partition in partitions)
 
 
 @each_version

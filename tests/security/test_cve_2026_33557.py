@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from ottla.core.errors import ErrorCode
+from ottla.core.settings import SettingText, load
+from ottla.security.sasl.config import SaslConfig
+from ottla.security.sasl.jwks import fetch_keys
+from ottla.security.sasl.oauthbearer import InvalidToken, TokenValidator
 from tests.support.sasl_broker import sasl_broker
 from tests.support.tokens import Issuer, first_message, public_pem, rsa_key
 
@@ -62,6 +66,17 @@ async def test_no_token_is_taken_without_the_signature_issuer_and_audience_that_
             answer = await client.token(first_message(issuer.token()))
             assert answer is not None and answer["error_code"] == 0
             assert await client.may_ask()
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "HS384", "HS512"])
+def test_an_algorithm_without_a_private_key_is_refused_before_a_library_sees_the_token(
+    tmp_path: Path, algorithm: str
+) -> None:
+    issuer = Issuer(tmp_path / "keys.json")
+    validator = TokenValidator(load(SaslConfig, {key: SettingText(text, "") for key, text in issuer.settings.items()}))
+    validator.keys._keys = fetch_keys(issuer.file.as_uri())
+    with pytest.raises(InvalidToken, match=f"the algorithm '{algorithm}' is not one of"):
+        validator.validate(unsigned(issuer, algorithm) + "AAAA")
 
 
 @pytest.mark.parametrize("lasts", [True, False])
