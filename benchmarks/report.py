@@ -248,6 +248,7 @@ RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
 PARTITIONS_TITLE = "## 10,000 partitions (`make bench-recovery`)"
 STARTS_TITLE = "## Starts with 10,000 partitions (`make bench-starts`)"
 CONNECTIONS_TITLE = "## 10,000 idle connections (`make bench-connections`)"
+ABUSE_TITLE = "## An innocent client beside abuse (`make bench-abuse`)"
 GROUP_LOAD_TITLE = "## Loading 100,000 groups (`make bench-group-load`)"
 READING_TITLE = "## Reading back, and a bare sendfile loop (`make bench-reading`)"
 METHOD_TITLE = "## Method"
@@ -266,6 +267,7 @@ _OTHERS = (
     PARTITIONS_TITLE,
     STARTS_TITLE,
     CONNECTIONS_TITLE,
+    ABUSE_TITLE,
     GROUP_LOAD_TITLE,
     READING_TITLE,
 )

@@ -7,6 +7,7 @@ latency of another client. Memory is asserted as the growth of the broker's peak
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,9 +77,9 @@ class MeasuredBroker:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        turn_ms, _, error = self._line().rstrip("\n").partition(" ")
-        assert not error, error
-        return float(turn_ms)
+        answer = json.loads(self._line())
+        assert not answer["error"], answer["error"]
+        return float(answer["turn_ms"])
 
     def stop(self) -> None:
         """Kill it: what it wrote is of no use to anyone."""
