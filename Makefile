@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-group-load bench-reading bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,8 @@ cluster: .venv/ready compile  ## ZooKeeper and BROKERS=3 brokers on ports 9092 t
 	$(BIN)/ottla up -n $(BROKERS) --data build/cluster
 
 cluster-kills: KILLS := 20
-cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, controllers and ZooKeeper killed and paused, restarts: three real brokers
-	OTTLA_CLUSTER_KILLS=$(KILLS) OTTLA_CLUSTER_RECORDS=$$(( $(KILLS) * 10000 )) OTTLA_CLUSTER_PAUSE=60 $(BIN)/python -m pytest -q -s tests/processes/test_cluster_kills.py
+cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, controllers and ZooKeeper killed and paused, restarts: three real brokers; SECURED=1: with TLS, SCRAM, ACLs
+	OTTLA_SECURED=$(SECURED) OTTLA_CLUSTER_KILLS=$(KILLS) OTTLA_CLUSTER_RECORDS=$$(( $(KILLS) * 10000 )) OTTLA_CLUSTER_PAUSE=60 $(BIN)/python -m pytest -q -s tests/processes/test_cluster_kills.py
 
 restart-kills: KILLS := 20
 restart-kills: .venv/ready compile  ## KILLS=20 restarts of all brokers, killed with -9, under clients of three languages, and under polled Metadata
@@ -161,6 +161,9 @@ bench-starts: .venv/ready compile  ## starts with 10,000 partitions after a clea
 bench-connections: .venv/ready compile  ## 10,000 idle connections beside Kafka: memory, accepts, the latency of 32 busy ones; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.connections
 
+bench-abuse: .venv/ready compile  ## an innocent client's latency beside 5,000 connections, 1,000 slow readers, floods, bombs, 10x a quota; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.abuse
+
 bench-group-load: .venv/ready compile  ## a start with 100,000 groups and 1,000,000 offsets beside Kafka's; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.group_load
 
@@ -182,8 +185,8 @@ share-kills: .venv/ready compile  ## 20 consumers of a share group, killed with 
 	OTTLA_SHARE_RECORDS=100000 OTTLA_SHARE_CONSUMERS=20 $(BIN)/python -m pytest -q --timeout=0 tests/processes/test_share_kills.py
 
 MINUTES ?= 10
-consumer-kills: .venv/ready compile fetch-jars  ## six groups for MINUTES=10 while brokers are killed with -9, on Ottla and beside it on three brokers of Kafka
-	$(BIN)/python -m tests.consumer_kills --minutes $(MINUTES)
+consumer-kills: .venv/ready compile fetch-jars  ## six groups for MINUTES=10 while brokers are killed with -9, on Ottla (SECURED=1: with TLS, SCRAM, ACLs) and beside it on three brokers of Kafka
+	$(BIN)/python -m tests.consumer_kills --minutes $(MINUTES) $(if $(SECURED),--clusters "Ottla, secured+Kafka")
 
 exactly-once: .venv/ready compile  ## 200,000 records copied in transactions while the broker and the copiers are killed with -9
 	OTTLA_EXACTLY_ONCE=200000 $(BIN)/python -m pytest -q tests/processes/test_exactly_once.py
@@ -228,8 +231,8 @@ coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of e
 SEEDS ?= 10000
 FIRST_SEED ?= 1
 BROKERS ?= 3
-simulate: .venv/ready compile  ## SEEDS=10000 runs of BROKERS=3 brokers in virtual time with faults, on JOBS=2 processes; FIRST_SEED=1
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FIRST_SEED) --brokers $(BROKERS) --jobs $(JOBS) --keep-going --twice 20
+simulate: .venv/ready compile  ## SEEDS=10000 runs of BROKERS=3 brokers in virtual time with faults, on JOBS=2 processes; FIRST_SEED=1; SECURED=1: with SCRAM and ACLs
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FIRST_SEED) --brokers $(BROKERS) --jobs $(JOBS) --keep-going --twice 20 $(if $(SECURED),--secured)
 
 planted-cluster-bugs: .venv/ready  ## bugs of the cluster put in on purpose; each must be found in at most 2,000 seeds
 	$(BIN)/python -m tests.simulation --planted-bugs --jobs $(JOBS)

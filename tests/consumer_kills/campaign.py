@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.consumer_kills.clusters import NODES, KillableCluster
 from tests.consumer_kills.members import Group, Kind
 from tests.support.cluster_load import ClusterLoad
-from tests.support.wire_client import ConnectionEnded, Wire
+from tests.support.signed_in import ClientSecurity, SignInRefused
+from tests.support.wire_client import ConnectionEnded
 
 PROTOCOLS = ("classic", "consumer")
 GROUPS = 6
@@ -82,15 +83,21 @@ class Campaign:
     pauses_s: list[float] = field(default_factory=list)
 
     @property
+    def security(self) -> ClientSecurity:
+        return self.cluster.security
+
+    @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.cluster.ports)
 
     def run(self, *, seconds: float, kills_min: int) -> Result:
         """Kill brokers for a time, wait until all groups have everything, and check."""
         self._create_topic()
-        load = ClusterLoad(self.bootstrap, TOPIC, partitions=PARTITIONS, producers=1, rate=self.rate).start()
+        load = ClusterLoad(
+            self.bootstrap, TOPIC, partitions=PARTITIONS, producers=1, rate=self.rate, security=self.security
+        ).start()
         groups = [
-            Group(self.cluster.ports, TOPIC, PARTITIONS, f"group-{number}-{protocol}", protocol).start()
+            Group(self.cluster.ports, TOPIC, PARTITIONS, f"group-{number}-{protocol}", protocol, self.security).start()
             for number, protocol in enumerate(PROTOCOLS * (GROUPS // 2))
         ]
         try:
@@ -108,7 +115,9 @@ class Campaign:
 
     def _ends(self) -> dict[int, int]:
         """Return the end offsets of all partitions."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ends", "log_level": 0})
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "ends", "log_level": 0, **self.security.properties}
+        )
         try:
             ends = [consumer.get_watermark_offsets(TopicPartition(TOPIC, n), timeout=30)[1] for n in range(PARTITIONS)]
         finally:
@@ -117,7 +126,7 @@ class Campaign:
 
     def _create_topic(self) -> None:
         def is_created() -> bool:
-            with Wire(self.cluster.ports[0]) as wire:
+            with self.security.wire(self.cluster.ports[0]) as wire:
                 new = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": len(NODES)}
                 wire.call("create_topics", 5, topics=[new], timeout=20_000)
             return self._is_in_sync()
@@ -142,7 +151,7 @@ class Campaign:
 
     def _is_in_sync(self) -> bool:
         for port in self.cluster.ports:
-            with Wire(port, timeout_s=5.0) as wire:
+            with self.security.wire(port, timeout_s=5.0) as wire:
                 answer = wire.call("metadata", 8, topics=None, allow_auto_topic_creation=False)
             partitions = [part for topic in answer["topics"] for part in topic["partitions"]]
             if not partitions or any(
@@ -158,7 +167,7 @@ class Campaign:
             try:
                 if holds():
                     return
-            except (OSError, ConnectionEnded):
+            except (OSError, ConnectionEnded, SignInRefused):
                 pass
             assert time.monotonic() < deadline, f"not within {wait_s} s: {what}"
             time.sleep(0.1)

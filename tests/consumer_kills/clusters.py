@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from tests.support.changing_rights import load_user
 from tests.support.kafka_jars import kafka_jars
 from tests.support.real_kafka import RealKafka
+from tests.support.signed_in import PLAINTEXT, ClientSecurity
 from tests.support.up_process import UpProcess
 
 NODES = (1, 2, 3)
@@ -25,6 +27,9 @@ class KillableCluster(Protocol):
     @property
     def ports(self) -> list[int]: ...
 
+    @property
+    def security(self) -> ClientSecurity: ...
+
     def kill(self, node: int) -> None: ...
 
     def start_broker(self, node: int) -> None: ...
@@ -35,30 +40,34 @@ class KillableCluster(Protocol):
 class OttlaCluster:
     """`ottla up -n 3`, whose brokers ZooKeeper considers dead after 6 s."""
 
-    def __init__(self, directory: Path) -> None:
-        self._up = UpProcess(directory, options=[f"{name}={value}" for name, value in SETTINGS.items()]).start()
+    def __init__(self, directory: Path, *, is_secured: bool = False) -> None:
+        options = [f"{name}={value}" for name, value in SETTINGS.items()]
+        self.up = UpProcess(directory, options=options, is_secured=is_secured).start()
+        self.security = load_user(self.up)
 
     @property
     def ports(self) -> list[int]:
-        return list(self._up.ports)
+        return list(self.up.ports)
 
     def kill(self, node: int) -> None:
         """Kill a broker with -9."""
-        self._up.kill(node)
+        self.up.kill(node)
 
     def start_broker(self, node: int) -> None:
         """Start a broker; returns when it is ready."""
-        self._up.start_broker(node)
+        self.up.start_broker(node)
 
     def log(self, node: int) -> str:
-        return self._up.log(node)
+        return self.up.log(node)
 
     def close(self) -> None:
-        self._up.stop()
+        self.up.stop()
 
 
 class KafkaCluster:
     """Three brokers that are the controllers, too; a broker is fenced after 6 s without a heartbeat."""
+
+    security = PLAINTEXT
 
     def __init__(self, directory: Path) -> None:
         jars = kafka_jars()

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.support.wire_client import ConnectionEnded, Wire
+from tests.support.signed_in import PLAINTEXT, ClientSecurity, SignInRefused
+from tests.support.wire_client import ConnectionEnded
 
 MEMBERS = 3
 BATCH = 200
@@ -75,8 +76,16 @@ class Seen:
 class Group:
     """One group of three members, each in a thread. Lifecycle: `start`, `stop`, then `seen` is complete."""
 
-    def __init__(self, ports: list[int], topic: str, partitions: int, name: str, protocol: str) -> None:
-        self.name, self.protocol = name, protocol
+    def __init__(
+        self,
+        ports: list[int],
+        topic: str,
+        partitions: int,
+        name: str,
+        protocol: str,
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
+        self.name, self.protocol, self._security = name, protocol, security
         self.seen = Seen()
         self._ports, self._topic, self._partitions = ports, topic, partitions
         self._stopping = threading.Event()
@@ -97,6 +106,7 @@ class Group:
     def _run(self, number: int) -> None:
         settings: dict[str, Any] = {
             "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in self._ports),
+            **self._security.properties,
             "group.id": self.name,
             "client.id": f"{self.name}-{number}",
             "group.protocol": self.protocol,
@@ -169,19 +179,19 @@ class Group:
         """Fetch the committed offsets again and again, as a client that is no member."""
         while not self._stopping.wait(OBSERVE_S):
             for port in self._ports:
-                with contextlib.suppress(OSError, ConnectionEnded):
+                with contextlib.suppress(OSError, ConnectionEnded, SignInRefused):
                     if self._fetch_offsets(port):
                         break
 
     def _fetch_offsets(self, port: int) -> bool:
         """Ask the coordinator that a broker names; returns whether it answered."""
         began = time.monotonic_ns()
-        with Wire(port, timeout_s=TIMEOUT_S) as wire:
+        with self._security.wire(port, timeout_s=TIMEOUT_S) as wire:
             named = wire.call("find_coordinator", 2, key=self.name, key_type=0)
         if named["error_code"]:
             return False
         topics = [{"name": self._topic, "partition_indexes": list(range(self._partitions))}]
-        with Wire(named["port"], timeout_s=TIMEOUT_S) as wire:
+        with self._security.wire(named["port"], timeout_s=TIMEOUT_S) as wire:
             answer = wire.call("offset_fetch", 7, group_id=self.name, topics=topics)
         if answer["error_code"]:
             return False

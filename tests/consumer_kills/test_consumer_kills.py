@@ -9,6 +9,7 @@ import pytest
 from tests.consumer_kills.campaign import Campaign
 from tests.consumer_kills.clusters import NODES, OttlaCluster
 from tests.consumer_kills.members import Event, Kind, Seen
+from tests.support.changing_rights import ChangingRights
 
 BEFORE, AFTER = 10, 20
 
@@ -17,10 +18,15 @@ BEFORE, AFTER = 10, 20
 @pytest.mark.external
 @pytest.mark.timeout(0)
 @pytest.mark.xdist_group("cluster")
-def test_groups_are_given_nothing_from_before_their_acknowledged_commits(tmp_path: Path) -> None:
-    cluster = OttlaCluster(tmp_path / "cluster")
+@pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "secured"])
+def test_groups_are_given_nothing_from_before_their_acknowledged_commits(tmp_path: Path, *, is_secured: bool) -> None:
+    cluster = OttlaCluster(tmp_path / "cluster", is_secured=is_secured)
+    rights = ChangingRights(cluster.up).start() if is_secured else None
     try:
         result = Campaign(cluster, rate=100).run(seconds=0, kills_min=2)
+        if rights is not None:
+            rights.finish()
+            assert rights.changes > 10
         print("\n".join(f"{name}: {figure}" for name, figure in result.rows()))
         assert result.faults == []
         assert not any(result.missing.values()), result.missing

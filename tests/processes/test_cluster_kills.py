@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.local_cluster.cluster import SESSION_TIMEOUT_MS
+from tests.support.changing_rights import ChangingRights, load_user
 from tests.support.cluster_load import ClusterLoad
 from tests.support.cluster_scenario import PARTITIONS, ClusterScenario
 from tests.support.leader_probe import LeaderProbe
@@ -25,6 +26,9 @@ RECORDS_PER_KILL = int(os.environ.get("OTTLA_CLUSTER_RECORDS", "20000")) // max(
 RATE = float(os.environ.get("OTTLA_CLUSTER_RATE", "500"))
 PAUSE_S = float(os.environ.get("OTTLA_CLUSTER_PAUSE", "10"))
 """How long ZooKeeper or the controller is paused: longer than the session timeout."""
+
+FORM = "secured" if os.environ.get("OTTLA_SECURED") else "plain"
+"""Of the cluster, but for tests that run with both."""
 
 SEED = int(os.environ.get("OTTLA_CLUSTER_SEED", "1"))
 RESUME_S = SESSION_TIMEOUT_MS / 1000 + 3
@@ -38,8 +42,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.external, pytest.mark.timeout(0), py
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    up = UpProcess(tmp_path_factory.mktemp("cluster")).start()
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    """Three brokers; as "secured" with TLS, SCRAM and ACLs."""
+    is_secured = getattr(request, "param", FORM) == "secured"
+    up = UpProcess(tmp_path_factory.mktemp("cluster"), is_secured=is_secured).start()
     try:
         yield up
     finally:
@@ -49,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 
 @pytest.fixture
 def scenario(cluster: UpProcess) -> Iterator[ClusterScenario]:
-    running = ClusterScenario(cluster, rate=RATE)
+    running = ClusterScenario(cluster, rate=RATE, security=load_user(cluster))
     running.load.start()
     try:
         running.load.until_acknowledged(200)
@@ -58,9 +64,11 @@ def scenario(cluster: UpProcess) -> Iterator[ClusterScenario]:
         running.load.stop()
 
 
+@pytest.mark.parametrize("cluster", sorted({FORM, "secured"}), indirect=True)
 def test_leaders_are_killed_under_load(cluster: UpProcess, scenario: ClusterScenario) -> None:
     load, rng = scenario.load, random.Random(SEED)
     pauses = []
+    rights = ChangingRights(cluster).start() if cluster.is_secured else None
     for _ in range(KILLS):
         scenario.until_in_sync()
         leader = scenario.leaders()[rng.randrange(PARTITIONS)]
@@ -71,6 +79,10 @@ def test_leaders_are_killed_under_load(cluster: UpProcess, scenario: ClusterScen
         cluster.start_broker(leader)
         load.until_acknowledged(RECORDS_PER_KILL // 2, seconds=300)
         scenario.until_in_sync()
+    if rights is not None:
+        rights.finish()
+        assert rights.changes > 5 * KILLS
+        print(f"{rights.changes} changes of a user's ACL and password")
     print(f"longest pauses after {KILLS} kills: {', '.join(f'{pause:.1f}' for pause in sorted(pauses))} s")
     scenario.finish()
     assert max(pauses) < RESUME_S * MARGIN
@@ -126,7 +138,7 @@ def test_brokers_are_restarted_one_by_one(cluster: UpProcess, scenario: ClusterS
         scenario.elect_preferred_leaders()
         leaders = scenario.leaders()
         began = time.monotonic()
-        with LeaderProbe(cluster.ports, scenario.topic, partitions=PARTITIONS) as probe:
+        with LeaderProbe(cluster.ports, scenario.topic, partitions=PARTITIONS, security=scenario.security) as probe:
             cluster.stop_broker(node)
             load.until_acknowledged(300)
         pauses.append(load.longest_pause_s(began))
@@ -162,7 +174,9 @@ def test_the_command_ends_and_is_started_again(cluster: UpProcess, scenario: Clu
     cluster.start()
     scenario.until_in_sync()
     assert scenario.load.verify() >= scenario.load.acknowledged
-    again = ClusterLoad(cluster.bootstrap, scenario.topic, partitions=PARTITIONS, first=10).start()
+    again = ClusterLoad(
+        cluster.bootstrap, scenario.topic, partitions=PARTITIONS, first=10, security=scenario.security
+    ).start()
     again.until_acknowledged(500, seconds=60)
     again.stop()
     assert again.verify() >= scenario.load.acknowledged + again.acknowledged

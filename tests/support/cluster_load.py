@@ -12,6 +12,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.support.signed_in import PLAINTEXT, ClientSecurity
+
 MESSAGE_TIMEOUT_MS = 180_000
 
 
@@ -30,10 +32,19 @@ class ClusterLoad:
     """Producers in threads of this process. Lifecycle: `start`, `stop`, then `verify`."""
 
     def __init__(
-        self, bootstrap: str, topic: str, *, partitions: int, producers: int = 2, rate: float = 800, first: int = 0
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        producers: int = 2,
+        rate: float = 800,
+        first: int = 0,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._pause_s = 1 / rate
+        self._security = security.properties
         self._first = first  # number of the first producer: the values of another load on the topic differ
         self._stopping = threading.Event()
         self.results = [Acknowledged() for _ in range(producers)]
@@ -90,6 +101,7 @@ class ClusterLoad:
         producer = Producer(
             {
                 "bootstrap.servers": self._bootstrap,
+                **self._security,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 5,
@@ -151,7 +163,13 @@ class ClusterLoad:
 
     def _read_all(self) -> dict[tuple[int, int], bytes]:
         consumer = Consumer(
-            {"bootstrap.servers": self._bootstrap, "group.id": "verify", "enable.auto.commit": False, "log_level": 0}
+            {
+                "bootstrap.servers": self._bootstrap,
+                **self._security,
+                "group.id": "verify",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
         )
         ends: dict[int, int] = {}
         for partition in range(self._partitions):

@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.cluster_load import ClusterLoad
-from tests.support.wire_client import ConnectionEnded, Wire
+from tests.support.signed_in import PLAINTEXT, ClientSecurity
+from tests.support.wire_client import ConnectionEnded
 
 PARTITIONS = 6
 IN_SYNC_S = 180.0
@@ -38,13 +39,13 @@ class RunningCluster(Protocol):
 class ClusterScenario:
     """One topic, its load, and what is asked about it."""
 
-    def __init__(self, cluster: RunningCluster, *, rate: float) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: RunningCluster, *, rate: float, security: ClientSecurity = PLAINTEXT) -> None:
+        self.cluster, self.security = cluster, security
         self.topic = f"load-{next(_names)}"
-        self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **security.properties})
         self.until(self._create, 60, f"{self.topic} is created")  # the scenario before may leave no controller
         self.until_in_sync()
-        self.load = ClusterLoad(cluster.bootstrap, self.topic, partitions=PARTITIONS, rate=rate)
+        self.load = ClusterLoad(cluster.bootstrap, self.topic, partitions=PARTITIONS, rate=rate, security=security)
 
     def _create(self) -> bool:
         for created in self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 3)]).values():
@@ -54,7 +55,7 @@ class ClusterScenario:
     def known_to(self, node: int) -> tuple[int, dict[int, tuple[int, int]]]:
         """Return the controller and each partition's leader and size of the ISR, as one broker knows them."""
         port = int(self.cluster.bootstrap.split(",")[node - 1].rpartition(":")[2])
-        with Wire(port, timeout_s=5.0) as wire:
+        with self.security.wire(port, timeout_s=5.0) as wire:
             answer = wire.call("metadata", 8, topics=[{"name": self.topic}], allow_auto_topic_creation=False)
         (topic,) = answer["topics"]
         return answer["controller_id"], {

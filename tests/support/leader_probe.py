@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Self
 
-from tests.support.wire_client import ConnectionEnded, Wire
+from tests.support.signed_in import PLAINTEXT, ClientSecurity
+from tests.support.wire_client import ConnectionEnded
 
 PAUSE_S = 0.005
 
@@ -16,7 +17,10 @@ PAUSE_S = 0.005
 class LeaderProbe:
     """One thread for each broker. Use it as a context manager, then read `longest_gaps_s`."""
 
-    def __init__(self, ports: Sequence[int], topic: str, *, partitions: int) -> None:
+    def __init__(
+        self, ports: Sequence[int], topic: str, *, partitions: int, security: ClientSecurity = PLAINTEXT
+    ) -> None:
+        self._security = security
         each = [{"partition_index": n, "timestamp": -1, "current_leader_epoch": -1} for n in range(partitions)]
         self._topics = [{"name": topic, "partitions": each}]
         self._is_over = threading.Event()
@@ -46,7 +50,7 @@ class LeaderProbe:
     def _ask(self, port: int) -> None:
         while not self._is_over.wait(PAUSE_S):
             try:
-                with Wire(port, timeout_s=5.0) as wire:
+                with self._security.wire(port, timeout_s=5.0) as wire:
                     while not self._is_over.wait(PAUSE_S):
                         answer = wire.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=self._topics)
                         for found in answer["topics"][0]["partitions"]:
