@@ -140,7 +140,7 @@ def table(found: list[Measured]) -> list[str]:
 
 
 def main() -> int:
-    """Run what was asked for; the exit code is 1 if more memory was used than allowed, or something stayed behind."""
+    """Run what was asked for; the exit code is 1 if more memory was used than allowed, or something was left."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.abuse", description=__doc__)
     parser.add_argument("kinds", nargs="*", help=f"of {', '.join(ABUSES)}")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")

@@ -1,4 +1,4 @@
-"""An innocent client beside one that abuses the broker: it is served, memory stays bounded, and nothing stays behind.
+"""An innocent client beside one that abuses the broker: it is served, memory stays bounded, and nothing is left.
 
 The short form of `make bench-abuse`, which has the numbers of the issue and measures the innocent client's latency.
 """

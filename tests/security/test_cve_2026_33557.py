@@ -12,7 +12,7 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import SettingText, load
-from ottla.security.sasl.config import SaslConfig
+from ottla.security.config import SaslConfig
 from ottla.security.sasl.jwks import fetch_keys
 from ottla.security.sasl.oauthbearer import InvalidToken, TokenValidator
 from tests.support.sasl_broker import sasl_broker

@@ -21,7 +21,7 @@ from ottla.core.acls import AclBinding, AclOperation, PatternType, PermissionTyp
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.metadata_store import acl_znodes, znodes
 from ottla.metadata_store.store import Create, Delete, MetadataStore, Op, Put
-from ottla.security.authorizer_config import AUTHORIZERS
+from ottla.security.config import AUTHORIZERS
 from ottla.security.sasl.credentials import from_salted_password, from_text, salted_password, to_text
 from ottla.security.sasl.jaas import SCRAM_MODULE
 from ottla.wire.apis import ApiKey

@@ -30,7 +30,7 @@ from ottla.net.connection import BUFFER_BYTES
 from ottla.net.outbound import HANDED_OVER_BYTES
 from ottla.net.tls import UNFINISHED_MAX
 from ottla.records.codecs import DECOMPRESSED_BYTES_MAX
-from ottla.security.authorizer_config import AUTHORIZERS
+from ottla.security.config import AUTHORIZERS
 from ottla.security.sasl.jaas import PLAIN_MODULE
 from tests.support.batches import CODECS, Written, batch, numbered, record, with_payload
 from tests.support.certificates import Certificates
@@ -228,7 +228,7 @@ def handshakes(_: int, ports: Ports) -> Iterator[None]:
 
 def _flood(port: int, messages: Iterable[bytes], *, until_closed: bool) -> Iterator[None]:
     """Connect and send again and again, with some connections at a time."""
-    abort = struct.pack("ii", 1, 0)  # leaves no port behind that waits
+    abort = struct.pack("ii", 1, 0)  # leaves no port that waits
     source = iter(messages)
     with selectors.DefaultSelector() as selector:
         while True:

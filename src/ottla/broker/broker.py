@@ -218,7 +218,7 @@ class Broker:
         return make_audit_log(services, self._files)
 
     def _make_snapshot_age(self, cluster: MetadataCache) -> SnapshotAge | None:
-        """Return what confirms the snapshot; None where no other can change it, or nobody is judged by it."""
+        """Return what confirms the snapshot; None where no other can change it, or no client is judged by it."""
         age_ms_max = self._config.authorizer.metadata_age_ms_max
         if self._is_alone or age_ms_max < 0 or (self._sasl is None and not self._config.authorizer.is_on):
             return None
