@@ -178,8 +178,6 @@ class Broker:
         await self._add_users(storage.store, cluster)
         await self._follow_cluster(storage, services, cluster)
         await self._update_tls(services)
-        if self._snapshot_age is not None:
-            self._snapshot_age.start()
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
         self._driver = RequestDriver(
             services,
@@ -453,6 +451,8 @@ class Broker:
         cluster.subscribe(self._reconfigure)
         services.replicas.continue_moves()
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
+        if self._snapshot_age is not None:
+            self._snapshot_age.start()
 
     async def _learn_secrets(self, store: MetadataStore, cluster: MetadataCache) -> None:
         """Decrypt the settings of this broker that are secrets."""
