@@ -246,8 +246,8 @@ class AuthorizerConfig(Section):
     metadata_age_ms_max: int = setting(
         "ottla.security.metadata.max.age.ms", default=10 * MINUTE_MS, kind=Type.LONG, unit="milliseconds", at_least=-1,
         doc="A broker to which the metadata store has confirmed nothing for so long disconnects all clients but super "
-            "users, and lets no client sign in by SCRAM: ACLs and credentials may have changed meanwhile. -1 means never, "
-            "as in Kafka.",
+            "users, and lets no client sign in by SCRAM: ACLs and credentials may have changed meanwhile. -1 means "
+            "never, as in Kafka.",
     )  # fmt: skip
 
     @property
