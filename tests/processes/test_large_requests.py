@@ -12,12 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.broker import DECODED_SHARE
 from ottla.broker.requests.registry import APIS
+from ottla.security.sasl.jaas import PLAIN_MODULE
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import ELEMENTS_MAX
 from tests.support.batches import batch, numbered
@@ -50,7 +52,7 @@ APPENDS_AWAITED = 20
 class MeasuredBroker:
     """A broker in a process of its own that reports its longest turn."""
 
-    def __init__(self, directory: Path, *, is_prepared: bool = True) -> None:
+    def __init__(self, directory: Path, *options: str, is_prepared: bool = True) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -59,6 +61,7 @@ class MeasuredBroker:
                 str(directory),
                 "auto.create.topics.enable=false",
                 f"queued.max.request.bytes={RECEIVED_BYTES_MAX}",
+                *options,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -193,3 +196,93 @@ def produce(wire: Wire, partitions: list[int]) -> list[int]:
     parts = answer["responses"][0]["partition_responses"]
     assert [(part["index"], part["error_code"]) for part in parts] == [(index, 0) for index in partitions]
     return [part["base_offset"] for part in parts]
+
+
+ACLS, TOKENS, RENEWERS = 10_000, 1_000, 200
+ANY, MATCH, READ, ALLOW = 1, 2, 3, 3
+ANY_ACL = {
+    "resource_type_filter": ANY,
+    "resource_name_filter": None,
+    "pattern_type_filter": ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": ANY,
+    "permission_type": ANY,
+}
+
+
+def acl(name: str, principal: str) -> dict[str, object]:
+    return {
+        "resource_type": 2,
+        "resource_name": name,
+        "resource_pattern_type": 3,
+        "principal": principal,
+        "host": "*",
+        "operation": READ,
+        "permission_type": ALLOW,
+    }
+
+
+@contextmanager
+def signed_in(directory: Path) -> Iterator[tuple[MeasuredBroker, Wire]]:
+    """A broker with an authorizer and tokens, and a super user who has signed in."""
+    broker = MeasuredBroker(
+        directory,
+        "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=PLAIN",
+        f'plain.sasl.jaas.config={PLAIN_MODULE} required user_root="r";',
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:root",
+        "delegation.token.secret.key=key",
+        is_prepared=False,
+    )
+    try:
+        with Wire(broker.port, timeout_s=120) as wire:
+            assert wire.call("sasl_handshake", 1, mechanism="PLAIN")["error_code"] == 0
+            assert wire.call("sasl_authenticate", 2, auth_bytes=b"\0root\0r")["error_code"] == 0
+            yield broker, wire
+    finally:
+        broker.stop()
+
+
+def test_very_many_acls_do_not_hold_the_loop(tmp_path: Path) -> None:
+    """Of 10,000 resources with one each, and of 12 with 4,000 each: created, listed by name and all, deleted."""
+    with signed_in(tmp_path) as (broker, wire):
+        many = [acl(f"topic-{number}", "User:alice") for number in range(ACLS)]
+        large = [[acl(f"large-{at}", f"User:{number}") for number in range(4_000)] for at in range(12)]
+        again = [acl(f"large-{at}", "User:last") for at in range(12)]
+        broker.longest_turn_ms()
+        for creations in (many, *large, again):
+            created = wire.call("create_acls", 1, creations=creations)["results"]
+            assert {result["error_code"] for result in created} == {0}
+            assert broker.longest_turn_ms() <= TURN_MS_MAX
+
+        everything = wire.call("describe_acls", 1, **ANY_ACL)
+        assert len(everything["resources"]) == ACLS + 12
+        assert broker.longest_turn_ms() <= TURN_MS_MAX
+        nobody = wire.call("describe_acls", 1, **{**ANY_ACL, "host_filter": "192.0.2.1"})
+        assert not nobody["resources"]
+        assert broker.longest_turn_ms() <= TURN_MS_MAX
+        matching = {**ANY_ACL, "resource_name_filter": "topic-77", "pattern_type_filter": MATCH}
+        assert len(wire.call("describe_acls", 1, **matching)["resources"]) == 1
+        assert broker.longest_turn_ms() <= TURN_MS_MAX
+
+        chosen = {**ANY_ACL, "principal_filter": "User:alice"}
+        (deleted,) = wire.call("delete_acls", 1, filters=[chosen])["filter_results"]
+        assert len(deleted["matching_acls"]) == ACLS
+        assert broker.longest_turn_ms() <= TURN_MS_MAX
+
+
+def test_very_many_tokens_do_not_hold_the_loop(tmp_path: Path) -> None:
+    with signed_in(tmp_path) as (broker, wire):
+        renewers = [{"principal_type": "User", "principal_name": f"user-{number}"} for number in range(RENEWERS)]
+        for _ in range(TOKENS):
+            token = wire.call("create_delegation_token", 1, renewers=renewers, max_lifetime_ms=-1)
+            assert token["error_code"] == 0
+        broker.longest_turn_ms()
+        described = wire.call("describe_delegation_token", 1, owners=None)
+        assert len(described["tokens"]) == TOKENS
+        assert broker.longest_turn_ms() <= TURN_MS_MAX
+        renewed = wire.call("renew_delegation_token", 1, hmac=token["hmac"], renew_period_ms=1000)
+        assert renewed["error_code"] == 0
+        assert broker.longest_turn_ms() <= TURN_MS_MAX

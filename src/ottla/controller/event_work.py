@@ -40,6 +40,13 @@ def new_partitions(event: CreateTopic, default: int) -> int:
     return max(default if event.partitions == BROKER_DEFAULT else event.partitions, 1)
 
 
+def _known_entries(overlay: Overlay, event: CreateAcls) -> int:
+    """Return how many ACLs are written again beside the new ones, as far as it matters."""
+    patterns = {binding.pattern for binding in event.bindings[:_MANY]}
+    known = (overlay.base.acls.get(pattern) for pattern in patterns)
+    return sum(len(acls.entries) for acls in known if acls is not None)
+
+
 def partitions_of(overlay: Overlay, event: Event) -> int:
     """Estimate the number of partitions that a decision concerns."""
     match event:
@@ -57,7 +64,7 @@ def partitions_of(overlay: Overlay, event: Event) -> int:
         case ElectLeaders():
             return len(event.partitions)
         case CreateAcls():
-            return len(event.bindings)
+            return len(event.bindings) + _known_entries(overlay, event)
         case DeleteAcls():
             return _MANY
         case _:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # with the first token
 
 NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""
+_BYTES_OF_NODE = 500
+"""A larger node, such as the ACLs of a resource, counts as several."""
 
 _SHARED_MAX = 1000
 _KINDS = (
@@ -125,7 +127,7 @@ class ViewBuilder:
                 partitions[name] = changed_partitions(old, new)
         if is_complete:
             self._unreadable = {name: nodes for name, nodes in self._unreadable.items() if name in topics}
-        built = self._with_others(view, others, is_complete=is_complete)
+        built = await self._with_others(view, others, is_complete=is_complete)
         if built is view and not changed:
             return view
         nodes_changed = [*built.brokers, *(node for node in view.brokers if node not in built.brokers)]
@@ -136,9 +138,10 @@ class ViewBuilder:
             await asyncio.sleep(0)
         return replace(built.with_topics(changed) if changed else built, number=view.number + 1, delta=delta)
 
-    async def _pause(self) -> None:
-        self._nodes += 1
-        if self._nodes % NODES_AT_ONCE == 0:
+    async def _pause(self, nodes: int = 1) -> None:
+        self._nodes += nodes
+        if self._nodes >= NODES_AT_ONCE:
+            self._nodes = 0
             await asyncio.sleep(0)
 
     # ---- Topics
@@ -331,7 +334,7 @@ class ViewBuilder:
 
     # ---- Everything else
 
-    def _with_others(self, view: ClusterView, changes: Iterable[NodeChange], *, is_complete: bool) -> ClusterView:
+    async def _with_others(self, view: ClusterView, changes: Iterable[NodeChange], *, is_complete: bool) -> ClusterView:
         """Apply the changes of brokers, controller and settings; `view` itself if nothing in it differs."""
         base = ClusterView() if is_complete else view
         brokers, reports, configs = dict(base.brokers), dict(base.replica_reports), base.configs
@@ -339,8 +342,9 @@ class ViewBuilder:
         deleted, requests = base.deleted_topics, base.admin_requests
         changed: dict[str, dict[str, EntityConfig]] = {}  # by kind
         acls: dict[ResourcePattern, ResourceAcls | None] = {}
-        tokens = dict(base.delegation_tokens)
+        tokens = _Tokens(base.delegation_tokens)
         for _, path, node in changes:
+            await self._pause(1 if node is None else 1 + len(node.value) // _BYTES_OF_NODE)
             try:
                 if path.startswith(znodes.BROKER_IDS + "/"):
                     _put(brokers, path, None if node is None else _broker(path, node))
@@ -350,7 +354,7 @@ class ViewBuilder:
                     noted = znodes.decode_deleted_topic_ids([path.rpartition("/")[2]])
                     deleted = deleted - noted if node is None else deleted | noted
                 elif path.startswith(znodes.TOKENS + "/"):
-                    _put_token(tokens, path, node)
+                    tokens.put(path, node)
                 elif path in znodes.ADMIN_REQUESTS:
                     requests = {**requests, path: node} if node else {p: n for p, n in requests.items() if p != path}
                 elif path == znodes.CONTROLLER:
@@ -378,7 +382,7 @@ class ViewBuilder:
             replica_reports=reports if reports != view.replica_reports else view.replica_reports,
             deleted_topics=deleted if deleted != view.deleted_topics else view.deleted_topics,
             admin_requests=requests if requests != view.admin_requests else view.admin_requests,
-            delegation_tokens=tokens if tokens != view.delegation_tokens else view.delegation_tokens,
+            delegation_tokens=tokens.same_or_new(view.delegation_tokens),
             unreadable_topics=frozenset(self._unreadable),
         )
         return view if new == view else new
@@ -473,14 +477,29 @@ def _put(by_node_id: dict[int, _Value], path: str, value: _Value | None) -> None
         by_node_id[_node_id(path)] = value
 
 
-def _put_token(tokens: dict[str, StoredToken], path: str, node: Node | None) -> None:
-    """Note a token. One whose node is malformed is none: it could not be said until when it is valid."""
-    from ottla.metadata_store.token_znodes import StoredToken, decode_token
+class _Tokens:
+    """The delegation tokens, copied with the first change: there may be many."""
 
-    token_id = path.rpartition("/")[2]
-    tokens.pop(token_id, None)
-    if node is not None:
-        tokens[token_id] = StoredToken(decode_token(path, node.value), node.version)
+    def __init__(self, tokens: Mapping[str, StoredToken]) -> None:
+        self._old = tokens
+        self._new: dict[str, StoredToken] = {}
+        self._is_copied = False
+
+    def put(self, path: str, node: Node | None) -> None:
+        """Note a token. One whose node is malformed is none: it could not be said until when it is valid."""
+        from ottla.metadata_store.token_znodes import StoredToken, decode_token
+
+        if not self._is_copied:
+            self._new, self._is_copied = dict(self._old), True
+        token_id = path.rpartition("/")[2]
+        self._new.pop(token_id, None)
+        if node is not None:
+            self._new[token_id] = StoredToken(decode_token(path, node.value), node.version)
+
+    def same_or_new(self, known: Mapping[str, StoredToken]) -> Mapping[str, StoredToken]:
+        """Return the tokens, and the known ones if they are equal."""
+        tokens = self._new if self._is_copied else self._old
+        return known if tokens == known else tokens
 
 
 def _node_id(path: str) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final
 
 from ottla.core.clock import Clock
 from ottla.core.runtime import random_bytes
+from ottla.core.slices import WorkSlice
 from ottla.metadata_store.token_znodes import StoredToken, TokenInformation
 from ottla.security.config import TokenConfig
 from ottla.security.sasl.credentials import ScramCredential
@@ -34,6 +35,7 @@ class DelegationTokens:
         self._clock, self._stored = clock, stored
         self._ids: dict[bytes, str] = {}  # by the HMAC
         self._known: Mapping[str, StoredToken] = {}  # of which `_ids` has the HMACs
+        self._hmacs: dict[str, bytes] = {}  # by id: those of `_ids`
         self._scram: dict[tuple[str, str], ScramCredential] = {}
 
     def __repr__(self) -> str:
@@ -50,11 +52,20 @@ class DelegationTokens:
             return None
         return stored.information
 
-    def id_of(self, secret: bytes) -> str:
-        """Return the id of the token with this HMAC, valid or not; empty if there is none."""
+    def id_of(self, secret: bytes, slices: WorkSlice) -> Generator[None, None, str]:
+        """Return the id of the token with this HMAC, valid or not; empty if there is none.
+
+        In slices: the HMACs of tokens that are new since the last call are computed, and there may be many.
+        """
         stored = self._stored()
         if stored is not self._known:
-            self._ids = {self.hmac_of(token_id): token_id for token_id in stored}
+            for token_id in stored.keys() - self._hmacs.keys():
+                self._hmacs[token_id] = of_token = self.hmac_of(token_id)
+                self._ids[of_token] = token_id
+                if slices.spend():
+                    yield
+            for token_id in self._hmacs.keys() - stored.keys():
+                del self._ids[self._hmacs.pop(token_id)]
             self._known = stored
         token_id = self._ids.get(secret, "")
         return token_id if token_id and hmac.compare_digest(self.hmac_of(token_id), secret) else ""

@@ -27,6 +27,12 @@ def tokens_of(request: Request) -> DelegationTokens:
     return tokens
 
 
+async def token_id_of(request: Request, secret: bytes) -> str:
+    """Return the id of the token with this HMAC; empty if there is none. Raises as `tokens_of`."""
+    slices = request.services.slices
+    return await slices.run(tokens_of(request).id_of(secret, slices))
+
+
 def principal_of(request: Request) -> str:
     """Return the client's principal as TYPE:NAME."""
     return f"{request.identity.principal_type}:{request.identity.principal_name}"

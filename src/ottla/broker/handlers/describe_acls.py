@@ -34,6 +34,9 @@ from ottla.wire.generated.describe_acls import (
     DescribeAclsResponse,
 )
 
+ENTRIES_OF_WORK = 10
+"""ACLs of a resource that are compared with a filter in one unit of work."""
+
 
 def answer(
     request: Request, body: DescribeAclsRequest, view: ClusterView
@@ -43,7 +46,12 @@ def answer(
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     chosen, response = filter_of(body), DescribeAclsResponse()
     patterns = view.acls.candidates(chosen)
-    return InParts(response, Each(patterns, partial(_resource, chosen), into=response.resources))
+
+    def work(pattern: ResourcePattern) -> int:
+        acls = view.acls.get(pattern)
+        return 1 if acls is None else 1 + len(acls.entries) // ENTRIES_OF_WORK
+
+    return InParts(response, Each(patterns, partial(_resource, chosen), into=response.resources, work=work))
 
 
 def _resource(

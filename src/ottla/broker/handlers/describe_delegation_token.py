@@ -38,6 +38,9 @@ from ottla.wire.generated.describe_delegation_token import (
 TOKEN_WORK = 10
 """The share of a slice of work of one token: its HMAC, and what the authorizer is asked."""
 
+RENEWERS_OF_WORK = 20
+"""Renewers that are compared with the owners asked for in one unit of work."""
+
 DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, "each token of others", refusal="left out")
 DESCRIBE_TOKENS = Access(
     AclOperation.DESCRIBE_TOKENS,
@@ -63,7 +66,7 @@ def answer(
     owners: set[str] | None = None if body.owners is None else set()
     one = partial(_token, principal_of(request), owners, tokens.hmac_of)
     parts: list[Each[StoredToken, DescribedDelegationToken]] = [
-        Each(list(view.delegation_tokens.values()), one, into=response.tokens, work=TOKEN_WORK)
+        Each(list(view.delegation_tokens.values()), one, into=response.tokens, work=_work)
     ]
     if owners is None or body.owners is None:
         return InParts(response, *parts)
@@ -74,6 +77,10 @@ def answer(
     return InParts(response, Each(body.owners, note), *parts)
 
 
+def _work(stored: StoredToken) -> int:
+    return TOKEN_WORK + len(stored.information.renewers) // RENEWERS_OF_WORK
+
+
 def _token(
     client: str,
     owners: set[str] | None,
@@ -81,7 +88,7 @@ def _token(
     request: Request,
     stored: StoredToken,
     _view: ClusterView,
-) -> DescribedDelegationToken | None:
+) -> InParts[DescribedDelegationToken] | None:
     token = stored.information
     known_to = {token.owner, token.requester, *token.renewers}
     if owners is not None and not owners & known_to:
@@ -94,7 +101,7 @@ def _token(
         return None
     owner_type, owner_name = split_principal(token.owner)
     requester_type, requester_name = split_principal(token.requester)
-    return DescribedDelegationToken(
+    described = DescribedDelegationToken(
         principal_type=owner_type,
         principal_name=owner_name,
         token_requester_principal_type=requester_type,
@@ -104,11 +111,13 @@ def _token(
         max_timestamp=token.max_ms,
         token_id=token.token_id,
         hmac=hmac_of(token.token_id),
-        renewers=[
-            DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name)
-            for kind, name in map(split_principal, token.renewers)
-        ],
     )
+    return InParts(described, Each(token.renewers, _renewer, into=described.renewers))
+
+
+def _renewer(_request: Request, renewer: str, _view: ClusterView) -> DescribedDelegationTokenRenewer:
+    kind, name = split_principal(renewer)
+    return DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name)
 
 
 HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE, DESCRIBE_TOKENS))

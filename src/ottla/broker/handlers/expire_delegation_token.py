@@ -13,7 +13,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.token_requests import NO_TIME, check_client, principal_of, record_change, tokens_of
+from ottla.broker.handler_parts.token_requests import NO_TIME, check_client, principal_of, record_change, token_id_of
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.controller.security_changes import ExpireToken
@@ -30,7 +30,7 @@ async def handle(request: Request, body: ExpireDelegationTokenRequest) -> Expire
     token_id = ""
     try:
         check_client(request)
-        token_id = tokens_of(request).id_of(bytes(body.hmac))
+        token_id = await token_id_of(request, bytes(body.hmac))
         now_ms = request.services.clock.wall_ms()
         change = ExpireToken(token_id, principal_of(request), now_ms, body.expiry_time_period_ms)
         expiry_ms = await request.services.controller.security.tokens.change(change)

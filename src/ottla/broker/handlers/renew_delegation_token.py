@@ -12,7 +12,14 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.token_requests import NO_TIME, check_client, principal_of, record_change, tokens_of
+from ottla.broker.handler_parts.token_requests import (
+    NO_TIME,
+    check_client,
+    principal_of,
+    record_change,
+    token_id_of,
+    tokens_of,
+)
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.controller.security_changes import RenewToken
@@ -30,7 +37,7 @@ async def handle(request: Request, body: RenewDelegationTokenRequest) -> RenewDe
     try:
         check_client(request)
         tokens = tokens_of(request)
-        token_id = tokens.id_of(bytes(body.hmac))
+        token_id = await token_id_of(request, bytes(body.hmac))
         period_ms = tokens.config.expiry_time_ms
         if body.renew_period_ms > 0:
             period_ms = min(period_ms, body.renew_period_ms)

@@ -14,6 +14,9 @@ from ottla.metadata_store.store import StoreError
 
 log = logging.getLogger(__name__)
 
+_TOKENS_AT_ONCE = 2_000
+"""After so many tokens the event loop serves others."""
+
 
 async def remove_expired_tokens(
     remove: Callable[[RemoveToken], Awaitable[int]],
@@ -29,9 +32,12 @@ async def remove_expired_tokens(
         if not is_controller():
             continue
         now_ms = clock.wall_ms()
-        expired = [
-            stored.information for stored in view().delegation_tokens.values() if stored.information.is_expired(now_ms)
-        ]
+        expired = []
+        for looked_at, stored in enumerate(view().delegation_tokens.values(), start=1):
+            if stored.information.is_expired(now_ms):
+                expired.append(stored.information)
+            if looked_at % _TOKENS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         try:
             for token in expired:
                 await remove(RemoveToken(token.token_id, now_ms))
