@@ -12,8 +12,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import cast
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -24,6 +25,7 @@ from tests.support.wire_client import Wire, encode
 READ_BYTES = 4 << 20
 IN_FLIGHT = 5  # what Java's and librdkafka's idempotent producers allow
 OnCount = Callable[[int], None]
+NO_SECURITY: Mapping[str, str] = MappingProxyType({})
 
 
 class WrongCount(Exception):
@@ -42,14 +44,19 @@ class Latencies:
 def make_topic(port: int, name: str) -> None:
     """One partition, ready to be written."""
     with Wire(port) as wire:
-        new = {"name": name, "num_partitions": 1, "replication_factor": 1}
-        made = wire.call("create_topics", 5, topics=[new], timeout=20_000)["topics"][0]["error_code"]
-        if made:
-            raise WrongCount(f"creating {name} gave error {made}")
-        while not _has_leader(wire, name):
-            time.sleep(0.01)
-        while _end(wire, name) is None:
-            time.sleep(0.01)
+        create_and_wait(wire, name)
+
+
+def create_and_wait(wire: Wire, name: str) -> None:
+    """Create a topic of one partition by this connection, and wait until it can be written."""
+    new = {"name": name, "num_partitions": 1, "replication_factor": 1}
+    made = wire.call("create_topics", 5, topics=[new], timeout=20_000)["topics"][0]["error_code"]
+    if made:
+        raise WrongCount(f"creating {name} gave error {made}")
+    while not _has_leader(wire, name):
+        time.sleep(0.01)
+    while _end(wire, name) is None:
+        time.sleep(0.01)
 
 
 def _has_leader(wire: Wire, name: str) -> bool:
@@ -127,7 +134,15 @@ def summary(times_s: list[float], took_s: float) -> Latencies:
     )
 
 
-def synchronous(port: int, name: str, *, producers: int, seconds: float, size: int = 200) -> Latencies:
+def synchronous(
+    port: int,
+    name: str,
+    *,
+    producers: int,
+    seconds: float,
+    size: int = 200,
+    connect: Callable[[int], socket.socket] = connect,
+) -> Latencies:
     """`producers` bare sockets, each with one request in flight, for so many seconds."""
     frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), error_at(name)
     connections = [connect(port) for _ in range(producers)]
@@ -212,7 +227,15 @@ def synchronous_until(port: int, name: str, over: threading.Event, *, size: int 
     return summary(times, now - began), now - began
 
 
-def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: OnCount = lambda _: None) -> float:
+def bulk_librdkafka(
+    port: int,
+    name: str,
+    *,
+    records: int,
+    size: int,
+    progress: OnCount = lambda _: None,
+    security: Mapping[str, str] = NO_SECURITY,
+) -> float:
     """Write records as fast as librdkafka can, acks=all; seconds until the last is acknowledged."""
     delivered = failed = 0
 
@@ -228,6 +251,7 @@ def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: 
             "queue.buffering.max.messages": 500_000,
             "queue.buffering.max.kbytes": 1 << 20,
             "delivery.report.only.error": True,  # the count is taken from the log afterwards
+            **security,
         }
     )
     value = os.urandom(size)
@@ -276,7 +300,9 @@ def bulk_frames(port: int, name: str, *, records: int, size: int, progress: OnCo
     return took * records / (wanted * in_batch)  # the last batch is a whole one
 
 
-def read_librdkafka(port: int, name: str, *, records: int, progress: OnCount = lambda _: None) -> float:
+def read_librdkafka(
+    port: int, name: str, *, records: int, progress: OnCount = lambda _: None, security: Mapping[str, str] = NO_SECURITY
+) -> float:
     """Read a topic from its start with librdkafka until so many records came; seconds from the first."""
     consumer = Consumer(
         {
@@ -286,6 +312,7 @@ def read_librdkafka(port: int, name: str, *, records: int, progress: OnCount = l
             "queued.min.messages": 1_000_000,
             "fetch.message.max.bytes": 4 << 20,
             "check.crcs": False,
+            **security,
         }
     )
     consumer.assign([TopicPartition(name, 0, 0)])

@@ -4,6 +4,9 @@
 connections send their requests in step, all of one kind, and the instructions of the whole process are divided by the
 requests. The figure has no instructions of the kernel, and does not depend on how busy the machine is: two runs differ
 by less than one in a hundred. Busy polling is off, because it would count idle turns of the loop.
+
+With `--signed-in` the connections belong to a user who has signed in by SASL, and with `--authorizer` 1,000 other ACLs
+and one of that user decide on each request: the difference of the two is what the authorizer costs.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import clients
+from benchmarks import clients, signing_in
 from tests.support import ottla_process
 from tests.support.batches import Written, batch
 
@@ -37,15 +40,29 @@ def send(connections: list[socket.socket], frame: bytes, requests: int) -> None:
             clients.receive(connection)
 
 
-def instructions(directory: Path, kind: str) -> float:
+def instructions(directory: Path, kind: str, *, signed_in: bool = False, authorizer: bool = False) -> float:
     """Return the instructions for one request of this kind."""
     counts = directory / f"{kind}.callgrind"
     tool = ("valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", sys.executable)
-    broker = ottla_process.OttlaProcess(directory / kind, options=OPTIONS, prefix=tool).start()
+    options = list(OPTIONS)
+    if signed_in:
+        file = directory / f"{kind}.properties"
+        signing_in.write_settings(file, authorizer=authorizer)
+        options += ["--config", str(file), "-o", "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT"]
+    broker = ottla_process.OttlaProcess(directory / kind, options=options, prefix=tool)
+    broker.start(timeout_s=START_TIMEOUT_S)
+    connect = clients.connect
     try:
-        clients.make_topic(broker.port, kind)
+        if signed_in:
+            connect = signing_in.connect_as_user
+            with signing_in.as_admin(broker.port) as wire:
+                clients.create_and_wait(wire, kind)
+                if authorizer:
+                    signing_in.create_acls(wire, kind)
+        else:
+            clients.make_topic(broker.port, kind)
         frame = clients.produce_frame(kind, batch([Written(os.urandom(200), None)]))
-        connections = [clients.connect(broker.port) for _ in range(CONNECTIONS)]
+        connections = [connect(broker.port) for _ in range(CONNECTIONS)]
         if kind == "fetch":
             send(connections, frame, CONNECTIONS)  # so many batches are what each request reads
             frame = clients.fetch_frame(kind, 0)
@@ -66,11 +83,15 @@ def main() -> int:
     """Count for each kind of request."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kinds", nargs="*", choices=["produce", "fetch", []], help="none: both")
-    kinds = parser.parse_args().kinds or ["produce", "fetch"]
-    ottla_process.START_TIMEOUT_S = START_TIMEOUT_S
+    parser.add_argument("--signed-in", action="store_true")
+    parser.add_argument("--authorizer", action="store_true", help="implies --signed-in")
+    asked = parser.parse_args()
+    kinds = asked.kinds or ["produce", "fetch"]
+    signed_in = asked.signed_in or asked.authorizer
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         for kind in kinds:
-            sys.stdout.write(f"{kind}: {instructions(Path(directory), kind):,.0f} instructions a request\n")
+            found = instructions(Path(directory), kind, signed_in=signed_in, authorizer=asked.authorizer)
+            sys.stdout.write(f"{kind}: {found:,.0f} instructions a request\n")
             sys.stdout.flush()
     return 0
 

@@ -251,6 +251,7 @@ CONNECTIONS_TITLE = "## 10,000 idle connections (`make bench-connections`)"
 ABUSE_TITLE = "## An innocent client beside abuse (`make bench-abuse`)"
 GROUP_LOAD_TITLE = "## Loading 100,000 groups (`make bench-group-load`)"
 READING_TITLE = "## Reading back, and a bare sendfile loop (`make bench-reading`)"
+SECURITY_TITLE = "## TLS, access control and sign-ins (`make bench-security`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
 _OTHERS = (
@@ -270,6 +271,7 @@ _OTHERS = (
     ABUSE_TITLE,
     GROUP_LOAD_TITLE,
     READING_TITLE,
+    SECURITY_TITLE,
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from ottla.core.clock import SystemClock
 from ottla.security.dev_certificates import ADMIN, CLIENT, LOCAL_HOSTS, make_certificates
 from tests.processes.cli_runner import Cli
 from tests.support.kafka_jars import CONFIG_COMMAND
-from tests.support.ottla_process import OttlaProcess
+from tests.support.ottla_process import ConfiguredOttla
 from tests.support.processes import free_port
 from tests.support.real_kafka import RealKafka, run_tool
 
@@ -22,18 +21,6 @@ pytestmark = [pytest.mark.external, pytest.mark.slow]
 ACLS = "org.apache.kafka.tools.AclCommand"
 PASSWORD = "a long secret"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-
-
-class SecuredOttla(OttlaProcess):
-    """Ottla with a file of settings, which has its listeners."""
-
-    @property
-    def properties(self) -> Path:
-        return self.directory / "server.properties"
-
-    def command(self) -> list[str]:
-        program = str(Path(sys.executable).with_name("ottla"))
-        return [program, "server", "--data", str(self.data), "--config", str(self.properties)]
 
 
 class Secured:
@@ -44,7 +31,7 @@ class Secured:
         self.certificates = make_certificates(
             directory / "certs", hosts=LOCAL_HOSTS, days=2, now_ms=SystemClock().wall_ms()
         )
-        self.broker = RealKafka(jars, directory / kind) if kind == "kafka" else SecuredOttla(directory / kind)
+        self.broker = RealKafka(jars, directory / kind) if kind == "kafka" else ConfiguredOttla(directory / kind)
         listeners = f"PLAINTEXT://127.0.0.1:{self.broker.port},SASL_PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{self.tls_port}"
         of_certificates = self.certificates.broker_settings()
         settings = {

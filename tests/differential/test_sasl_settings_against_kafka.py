@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.test_security_commands import SecuredOttla
+from tests.support.ottla_process import ConfiguredOttla
 from tests.support.processes import free_port
 from tests.support.real_kafka import RealKafka
 from tests.support.wire_client import Wire
@@ -37,7 +37,7 @@ class Signing:
 
     def __init__(self, kind: str, jars: Path, directory: Path) -> None:
         self.kind, self.port = kind, free_port()
-        broker = RealKafka(jars, directory) if kind == KAFKA else SecuredOttla(directory)
+        broker = RealKafka(jars, directory) if kind == KAFKA else ConfiguredOttla(directory)
         listeners = f"PLAINTEXT://127.0.0.1:{broker.port},OUT://127.0.0.1:{self.port}"
         settings = {
             "advertised.listeners": listeners,

@@ -104,7 +104,7 @@ def read_all(client: dict[str, Any], topic: str, count: int) -> list[bytes]:
         while len(values) < count:
             found = consumer.consume(1000, timeout=30)
             assert found, f"{len(values)} of {count} records"
-            values += [message.value() for message in found]
+            values += [message.value() or b"" for message in found]
     finally:
         consumer.close()
     return values
@@ -135,7 +135,7 @@ def test_brokers_with_certificates_replicate_fail_over_and_forward(up: UpProcess
 
 
 def brokers_listener(up: UpProcess, node: int) -> tuple[str, int]:
-    """Where a broker listens for brokers: only ZooKeeper knows, and tells those that have a certificate."""
+    """Where a broker listens for brokers: it is in ZooKeeper, which serves those that have a certificate."""
     own, trusted = str(up.directory / "certs" / "broker.pem"), str(up.directory / "certs" / "ca.pem")
     address = up.rows()["zookeeper"]["address"]
     zookeeper = KazooClient(address, use_ssl=True, ca=trusted, certfile=own, keyfile=own)

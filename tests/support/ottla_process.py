@@ -114,6 +114,18 @@ class OttlaProcess:
         assert "Traceback" not in self.log, self.log[-4000:]
 
 
+class ConfiguredOttla(OttlaProcess):
+    """Ottla with a file of settings, which has its listeners: the first of them is at `port`."""
+
+    @property
+    def properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    def command(self) -> list[str]:
+        program = str(Path(sys.executable).with_name("ottla"))
+        return [program, "server", "--data", str(self.data), "--config", str(self.properties)]
+
+
 def _is_secret(option: str) -> bool:
     key, assigns, value = option.partition("=")
     return bool(assigns) and config.is_secret(key) and not value.startswith("${")

@@ -143,6 +143,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.identity = ANONYMOUS  # who the client is, once it is known
         self.is_signed_in = not security_protocol.uses_sasl
         self.is_handshaking = security_protocol.uses_tls
+        self.allowed: object = None  # of the broker: what the client may do, so far as it is known
         self.authentication: object = None  # of the broker: the sign-in by SASL, and a session that has an end
         self.cipher: tuple[str, str] | None = None  # the version of TLS and the cipher suite, after the handshake
         self.software: tuple[str, str] | None = None  # name and version of the client's library, if it named them

@@ -55,6 +55,8 @@ assert HEADER.size == HEADER_BYTES  # the table above and the format must agree
 _UNPACK: Final = HEADER.unpack_from
 _BASE_OFFSET: Final = struct.Struct(">q").pack_into
 _EPOCH: Final = struct.Struct(">i").pack_into
+ATTRIBUTES_BYTE_AT: Final = 22
+"""Where the byte of `attributes` is that has all known ones: to look at one without reading the header."""
 _EPOCH_AT: Final = 12
 _CRC: Final = struct.Struct(">I").pack_into
 _ATTRIBUTES: Final = struct.Struct(">h")

@@ -19,6 +19,7 @@ from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
+from ottla.broker.requests.allowed_topics import allowed_topics
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
@@ -159,7 +160,7 @@ class DelayedFetch(DelayedOperation):
 
     def authorize(self, ctx: Request, first: int = 0, end: int | None = None, *, is_denied: bool = False) -> None:
         """Note which partitions the client may not read, all if `is_denied`; unknown ones have other errors."""
-        view = self._services.cluster.current
+        view, allowed = self._services.cluster.current, allowed_topics(ctx)
         decisions: dict[str, bool] = {}
         for place, each in enumerate(self._wanted[first:end], first):
             name = each.topic
@@ -167,9 +168,11 @@ class DelayedFetch(DelayedOperation):
                 topic = view.topic_by_id.get(each.topic_id)
                 name = each.name if topic is None else topic.name
             denied = is_denied
-            if not denied and name:
+            if not denied and name and name not in allowed.readable:
                 known = decisions.get(name)
                 denied = decisions[name] = READ.denies(ctx, name) if known is None else known
+                if not denied:
+                    allowed.add(allowed.readable, name)
             if denied:
                 if self._denied is None:
                     self._denied = set()

@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from ottla.broker.delayed_produce import DelayedProduce
 from ottla.broker.remote.transaction_verification import TransactionSupportedOperation, TransactionVerification
+from ottla.broker.requests.allowed_topics import allowed_topics
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
@@ -43,7 +44,7 @@ from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import ATTRIBUTES_BYTE_AT, HEADER_BYTES, TRANSACTIONAL, BatchHeader
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.produce import (
     FIRST_WITH_TOPIC_IDS,
@@ -146,7 +147,7 @@ def _is_denied(ctx: Request, transactional_id: str | None) -> bool:
 
 def _writable(ctx: Request, operation: DelayedProduce, topics: list[ProduceTopic]) -> list[ProduceTopic]:
     """Refuse the topics that the client may not write; return the others."""
-    by_id = ctx.api_version >= FIRST_WITH_TOPIC_IDS
+    by_id, allowed = ctx.api_version >= FIRST_WITH_TOPIC_IDS, allowed_topics(ctx)
     writable: list[ProduceTopic] = []
     for topic in topics:
         name = topic.name
@@ -156,10 +157,13 @@ def _writable(ctx: Request, operation: DelayedProduce, topics: list[ProduceTopic
                 writable.append(topic)
                 continue
             name = view.name
-        if WRITE.denies(ctx, name):
+        if name in allowed.writable:
+            writable.append(topic)
+        elif WRITE.denies(ctx, name):
             for part in topic.partitions:
                 operation.refuse(part, WRITE.error)
         else:
+            allowed.add(allowed.writable, name)
             writable.append(topic)
     return writable
 
@@ -168,7 +172,7 @@ def _has_transactional_batch(topics: Sequence[ProduceTopic]) -> bool:
     for topic in topics:
         for part in topic.partitions:
             records = part.records
-            if records is not None and records.nbytes >= HEADER_BYTES and BatchHeader(records, 0).is_transactional:
+            if records is not None and records.nbytes >= HEADER_BYTES and records[ATTRIBUTES_BYTE_AT] & TRANSACTIONAL:
                 return True
     return False
 
