@@ -110,6 +110,7 @@ class Broker:
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._admission, self._accounting = admission, accounting  # of all requests (requests/stages.py)
         self._initial_users = initial_users or {}  # passwords by user
+        self.is_serving = False  # it has accepted connections
         self._node_id = config.server.node_id
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
@@ -190,6 +191,7 @@ class Broker:
         )
         cluster.subscribe(self._follow_quotas)
         await listeners.listen(await self._dispatch(services, self._driver))
+        self.is_serving = True
         self._start_tasks(storage, services, cluster, report)
         return bound
 

@@ -32,6 +32,7 @@ from ottla.core.settings import (
     text_of,
 )
 from ottla.groups.config import GroupConfig
+from ottla.http.config import HttpConfig
 from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.net.connection_limits import parse_counts
@@ -78,6 +79,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "audit": ("Security audit log", AuditConfig),
     "tokens": ("Delegation tokens", TokenConfig),
     "secrets": ("Encrypted settings", SecretConfig),
+    "http": ("HTTP", HttpConfig),
 }
 
 
@@ -104,6 +106,7 @@ class BrokerConfig:
     audit: AuditConfig
     tokens: TokenConfig
     secrets: SecretConfig
+    http: HttpConfig
     given: Mapping[str, SettingText] = field(repr=False)  # what was set, by Kafka's name, and where
     dynamic: Mapping[str, str] = field(repr=False)  # what was set while the broker ran, which takes precedence
 

@@ -81,7 +81,7 @@ def any_uses_sasl(config: NetConfig) -> bool:
 
 def _insecure(endpoint: ListenerAddress) -> list[SettingProblem]:
     """Return the problem of a listener without TLS and SASL, unless only this machine can reach it."""
-    if _is_loopback(endpoint.host):
+    if is_loopback(endpoint.host):
         return []
     why = (
         "everybody who reaches this address could read and write everything. Map its name to SSL, SASL_SSL or "
@@ -91,7 +91,7 @@ def _insecure(endpoint: ListenerAddress) -> list[SettingProblem]:
     return [SettingProblem("listeners", str(endpoint), why)]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a host; a name if all its addresses are such."""
     if _is_wildcard(host):
         return False

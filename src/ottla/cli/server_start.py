@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from getpass import getpass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.errors import usage_error
 from ottla.core import garbage_collection
+
+if TYPE_CHECKING:  # imported once the command line is read
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.process.companion import Companion
 
 COMMAND = "server"
 HELP = """Start a broker.
@@ -243,10 +247,27 @@ def start(given: ServerOptions) -> int:
         given.workers if given.workers > 1 else 0,
         given.store_socket,
         initial_users,
+        _make_companion,
     )
     return server.run(
         config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev, process=process
     )
+
+
+def _make_companion(config: BrokerConfig) -> Companion | None:
+    """Return what serves metrics and health where the settings ask for it. Raises InvalidSettings."""
+    if not config.http.listener:
+        return None
+    try:
+        with garbage_collection.paused():
+            from ottla.metrics.companion import BrokerCompanion
+    except ModuleNotFoundError as error:
+        from ottla.core.settings import InvalidSettings, SettingProblem
+        from ottla.http.address import KEY
+
+        problem = f"{error.name} is not installed: pip install 'ottla[metrics]'"
+        raise InvalidSettings([SettingProblem(KEY, config.http.listener, problem)]) from error
+    return BrokerCompanion(config)
 
 
 def _initial_users(given: ServerOptions) -> dict[str, str]:

@@ -20,6 +20,8 @@ from ottla.broker import config as configuration
 from ottla.broker import listeners as endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
+from ottla.broker.http_endpoint import http_address
+from ottla.broker.process.companion import Companion
 from ottla.broker.process.log_output import LogOutput
 from ottla.broker.process.signals import handle_signals
 from ottla.broker.startup import descriptor_limits
@@ -62,6 +64,7 @@ class ProcessOptions(NamedTuple):
     workers: int = 0  # so many brokers as processes of their own
     store_socket: Path | None = None  # of a worker: where its owner serves the metadata store
     initial_users: Mapping[str, str] = MappingProxyType({})  # passwords by user: see startup/initial_users.py
+    make_companion: Callable[[BrokerConfig], Companion | None] = lambda _: None  # raises InvalidSettings
 
 
 def run(
@@ -168,6 +171,7 @@ def _read_config(
     for warning in warnings:
         warn(warning)
     # Invalid listeners are invalid settings: report them before anything is opened.
+    http_address(config)
     is_in_zookeeper = zookeeper_of(config) is not None
     if workers:
         from ottla.broker.process.workers import check_listeners, of_first_worker
@@ -315,6 +319,7 @@ async def _main(
         lost.set()
         stop.set()
 
+    companion = process.make_companion(config)
     broker = Broker(
         config,
         paths,
@@ -324,8 +329,29 @@ async def _main(
         on_all_lost=all_lost,
         open_store=_store_opener(config, paths, process),
         initial_users=process.initial_users,
+        accounting=None if companion is None else companion.accounting,
     )
     handle_signals(output, stop=stop.set, state=broker.state)
+    if companion is None:
+        return await _run_broker(broker, config, paths, process, output, print_line, stop, lost)
+    companion.start(broker)
+    try:
+        return await _run_broker(broker, config, paths, process, output, print_line, stop, lost)
+    finally:
+        await companion.stop()
+
+
+async def _run_broker(
+    broker: Broker,
+    config: BrokerConfig,
+    paths: Sequence[Path],
+    process: ProcessOptions,
+    output: LogOutput,
+    print_line: Callable[[str], None],
+    stop: asyncio.Event,
+    lost: asyncio.Event,
+) -> int:
+    """Start the broker, report that it serves, and stop it when it is asked for."""
     ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)
     try:
         if ready_file is not None:

@@ -136,6 +136,8 @@ def worker_settings(config: BrokerConfig, paths: Sequence[Path], number: int, wo
         ),
         "listeners": ",".join(worker_listener(text, number) for text in config.net.listeners),
     }
+    if config.http.listener:
+        found["ottla.http.listener"] = worker_listener(config.http.listener, number)
     if config.net.advertised_listeners:
         advertised = (worker_listener(text, number) for text in config.net.advertised_listeners)
         found["advertised.listeners"] = ",".join(advertised)

@@ -135,9 +135,9 @@ async def _serve_until_stopped(
         return
     with garbage_collection.paused():
         from ottla.testing.kit.control_api.operations import Control
-        from ottla.testing.kit.control_api.server import serve
+        from ottla.testing.kit.control_api.server import serve_control_api
     with listener:
-        await serve(Control(brokers), listener, control.token, stop=stop)
+        await serve_control_api(Control(brokers), listener, control.token, stop=stop)
 
 
 def _line(brokers: Kafka, control: _Address | None) -> str:

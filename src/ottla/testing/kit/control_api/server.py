@@ -1,4 +1,4 @@
-"""Serves the control API by HTTP on the loopback interface: the only module that imports starlette and uvicorn.
+"""Serves the control API by HTTP on the loopback interface.
 
 Each request must have the token, and a Host header that names this listener: a page in a browser has neither, also if
 its name is resolved to 127.0.0.1. The operations run in threads, since the kit's methods wait for the brokers.
@@ -7,25 +7,32 @@ its name is resolved to 127.0.0.1. The operations run in threads, since the kit'
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hmac
 import inspect
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from ottla.core.errors import KafkaError
+from ottla.http.guard import Guard, GuardedApp
+from ottla.http.server import serve
+from ottla.http.web import (
+    BAD_REQUEST,
+    INTERNAL,
+    NOT_FOUND,
+    TOO_LARGE,
+    ASGIApp,
+    HTTPException,
+    Request,
+    Response,
+    Route,
+    Starlette,
+    json_response,
+    problem,
+    refuse,
+)
 from ottla.testing.kit.assertions.lookups import NotFound
 from ottla.testing.kit.control_api.openapi import document
 from ottla.testing.kit.control_api.operations import OPERATIONS, Control, Operation
@@ -34,81 +41,24 @@ from ottla.testing.kit.control_api.values import WrongArgument, encode, read_arg
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 16 << 20
-_CONNECTIONS_MAX = 100
-_END_S = 1
 _THREADS = 32
-_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_LARGE, _INTERNAL = 400, 401, 403, 404, 413, 500
-_TITLES = {
-    _BAD_REQUEST: "the request cannot be carried out",
-    _UNAUTHORIZED: "the token is missing or wrong",
-    _FORBIDDEN: "the request is for another host",
-    _NOT_FOUND: "there is no such thing",
-    405: "the path has another method",
-    _TOO_LARGE: "the body is too large",
-    _INTERNAL: "the operation failed",
-}
 
 
-async def serve(control: Control, listener: socket.socket, token: str, *, stop: asyncio.Event) -> None:
+async def serve_control_api(control: Control, listener: socket.socket, token: str, *, stop: asyncio.Event) -> None:
     """Serve requests at a listening socket until `stop` is set."""
-    config = uvicorn.Config(
-        application(control, token, port=listener.getsockname()[1]),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        http="h11",
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=_CONNECTIONS_MAX,
-        timeout_graceful_shutdown=_END_S,
-    )
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
-    server = _Server(config)
-    serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
-    stopping = asyncio.get_running_loop().create_task(stop.wait())
-    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    stopping.cancel()
-    await serving
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves the signals to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Change no handler."""
-        yield
+    await serve(application(control, token, port=listener.getsockname()[1]), listener, stop=stop)
 
 
 def application(control: Control, token: str, *, port: int) -> ASGIApp:
     """Return the application that serves all operations to those who have the token."""
     routes = [Route(each.path, _endpoint(control, each), methods=[each.method]) for each in OPERATIONS]
     routes.append(Route("/openapi.json", _openapi, methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
-    return _Guard(app, token, port)
-
-
-class _Guard:
-    """Lets requests pass that have the token and are for this host."""
-
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self._app, self._expected = app, f"Bearer {token}".encode()
-        self._hosts = {f"{host}:{port}".encode() for host in ("127.0.0.1", "localhost")}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope.get("headers", ()))
-        if headers.get(b"host", b"").lower() not in self._hosts:
-            await _problem(_FORBIDDEN, "the Host header names another host than 127.0.0.1 or localhost with this port")(
-                scope, receive, send
-            )
-        elif not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
-            response = _problem(_UNAUTHORIZED, "send the header Authorization: Bearer TOKEN")
-            response.headers["WWW-Authenticate"] = "Bearer"
-            await response(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+    hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost")}
+    return GuardedApp(
+        Starlette(routes=routes, exception_handlers={HTTPException: refuse}),
+        Guard(token, hosts=hosts, allows_addresses=False),
+    )
 
 
 def _endpoint(control: Control, operation: Operation) -> Callable[[Request], Any]:
@@ -120,17 +70,17 @@ def _endpoint(control: Control, operation: Operation) -> Callable[[Request], Any
             else:
                 result = await asyncio.to_thread(operation.run, control, **arguments)
         except NotFound as error:
-            return _problem(_NOT_FOUND, str(error))
+            return problem(NOT_FOUND, str(error))
         except KafkaError as error:
-            return _problem(_BAD_REQUEST, f"{error.code.name}: {error.message}")
+            return problem(BAD_REQUEST, f"{error.code.name}: {error.message}")
         except (ValueError, TypeError, RuntimeError, TimeoutError) as error:
-            return _problem(_BAD_REQUEST, str(error) or type(error).__name__)
+            return problem(BAD_REQUEST, str(error) or type(error).__name__)
         except HTTPException:
             raise
         except Exception as error:
             log.exception("%s %s failed", operation.method, operation.path)
-            return _problem(_INTERNAL, f"{type(error).__name__}; the log has more")
-        return _json(encode(result))
+            return problem(INTERNAL, f"{type(error).__name__}; the log has more")
+        return json_response(encode(result))
 
     return run
 
@@ -156,7 +106,7 @@ async def _body(request: Request) -> object:
     async for piece in request.stream():
         body += piece
         if len(body) > BODY_BYTES_MAX:
-            raise HTTPException(_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes")
+            raise HTTPException(TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes")
     if not body:
         return {}
     try:
@@ -170,19 +120,4 @@ def _no_constant(name: str) -> None:
 
 
 async def _openapi(_: Request) -> Response:
-    return _json(document())
-
-
-async def _refuse(_: Request, error: Exception) -> Response:
-    """Answer what the router refuses: an unknown path, or another method."""
-    assert isinstance(error, HTTPException)
-    return _problem(error.status_code, error.detail)
-
-
-def _json(content: object, status: int = 200, media_type: str = "application/json") -> Response:
-    return Response(json.dumps(content), status, media_type=media_type)
-
-
-def _problem(status: int, detail: str) -> Response:
-    content = {"title": _TITLES.get(status, "the request is refused"), "status": status, "detail": detail}
-    return _json(content, status, "application/problem+json")
+    return json_response(document())

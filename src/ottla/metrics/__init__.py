@@ -1,0 +1,1 @@
+"""Reads what the broker counts, at each scrape, and serves it: Prometheus, OpenMetrics, OTLP, health."""

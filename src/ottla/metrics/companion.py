@@ -1,0 +1,106 @@
+"""Serves metrics and health beside a broker in its process, where the settings ask for it.
+
+The HTTP listener has a thread of its own. It serves health while the broker starts, and notices a loop that stalls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ottla.broker.broker import Broker
+from ottla.broker.config import BrokerConfig
+from ottla.broker.http_endpoint import http_address, http_tls
+from ottla.broker.requests.stages import Accounting
+from ottla.http.listener import HttpListener
+from ottla.http.web import UNAVAILABLE, ASGIApp, BaseRoute, Request, Response, Route, json_response
+from ottla.metrics.health import Health, liveness, readiness
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOP_SILENT_MAX_S = 10.0
+"""A loop that has not turned for so long will not: the broker is not alive any more."""
+
+_READY_WITHIN_S = 2.0
+
+
+class BrokerCompanion:
+    """Implements `Companion` (broker/process/companion.py)."""
+
+    def __init__(self, config: BrokerConfig, console: ASGIApp | None = None) -> None:
+        """Begin nothing. `console` serves the paths that are none of the broker's own."""
+        self.accounting: Accounting | None = None
+        self._config = config
+        self._broker: Broker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: HttpListener | None = None
+        self._console = console
+        self.url = ""
+
+    def start(self, broker: Broker) -> None:
+        """Listen, and serve health from now on. Raises OSError and InvalidSettings."""
+        self._broker, self._loop = broker, asyncio.get_running_loop()
+        address = http_address(self._config)
+        assert address is not None, "the companion is made for it"
+        self._listener = HttpListener(
+            address,
+            token=self._config.http.token,
+            tls=http_tls(self._config, address),
+            open_routes=self._health_routes(),
+            console=self._console,
+        )
+        self.url = self._listener.address.url
+        self._listener.start()
+        log.info("metrics and health are served at %s", self.url)
+
+    async def stop(self) -> None:
+        """End the listener."""
+        if self._listener is not None:
+            await self._listener.stop()
+
+    # ---- Health
+
+    def _health_routes(self) -> Sequence[BaseRoute]:
+        def respond(what: str, health: Health) -> Response:
+            status = 200 if health.is_good else UNAVAILABLE
+            return json_response({what: health.is_good, "reasons": list(health.reasons)}, status)
+
+        async def live(_: Request) -> Response:
+            silent_s = await self._loop_delay_s(LOOP_SILENT_MAX_S)
+            return respond("live", liveness(silent_s, LOOP_SILENT_MAX_S))
+
+        async def ready(_: Request) -> Response:
+            try:
+                health = await self.on_broker_loop(self._readiness, within_s=_READY_WITHIN_S)
+            except TimeoutError:
+                health = Health((f"the event loop has not turned for {_READY_WITHIN_S:g} s",))
+            return respond("ready", health)
+
+        return [Route("/livez", live), Route("/readyz", ready)]
+
+    async def _readiness(self) -> Health:
+        assert self._broker is not None
+        return readiness(self._broker)
+
+    async def _loop_delay_s(self, limit_s: float) -> float:
+        """Return how long the broker's loop took to turn; more than the limit if it did not."""
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        try:
+            await self.on_broker_loop(_nothing, within_s=limit_s)
+        except TimeoutError:
+            return limit_s + 1
+        return clock() - asked_at
+
+    async def on_broker_loop(self, work: Callable[[], Coroutine[Any, Any, T]], *, within_s: float) -> T:
+        """Run a coroutine on the broker's loop, from the listener's. Raises TimeoutError."""
+        assert self._loop is not None
+        running = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+        return await asyncio.wait_for(running, within_s)
+
+
+async def _nothing() -> None:
+    """Turn the loop."""
