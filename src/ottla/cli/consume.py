@@ -16,7 +16,6 @@ import typer
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
-from ottla.cli.last_records import last_records
 from ottla.cli.name_patterns import existing_topic, is_pattern, select
 from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
@@ -29,6 +28,7 @@ from ottla.client.admin import list_topics
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.group_member import GroupMember
+from ottla.client.last_records import last_records
 from ottla.client.metadata import TopicInfo
 from ottla.client.offset_spec import END, START, OffsetSpec, resolve
 from ottla.client.offset_spec import HELP as OFFSET_HELP

@@ -11,7 +11,6 @@ from ottla.cli import completion
 from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found, usage_error
-from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion, unknown_name
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
@@ -19,6 +18,7 @@ from ottla.cli.output import ItemResult, alert, duration_text, show_fields, show
 from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
+from ottla.client.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offset_spec import OffsetSpec, resolve
 from ottla.client.offsets import available_bounds
