@@ -118,6 +118,7 @@ class Broker:
         self._tls: ListenersTls | None = None  # with listeners that have TLS
         self._watching_tls: asyncio.Task[None] | None = None
         self._driver: RequestDriver | None = None
+        self.request_memory = ByteBudget(config.net.queued_request_bytes_max)  # of large requests that arrive
         self._scheduled_tasks: ScheduledTasks | None = None
         self._late_transactions: LateTransactions | None = None
         self._starting_maintenance: asyncio.Task[None] | None = None
@@ -372,7 +373,7 @@ class Broker:
         net = self._config.net
         return Listeners(
             net,
-            budget=ByteBudget(net.queued_request_bytes_max),
+            budget=self.request_memory,
             sign_in_budget=None if self._sasl is None else ByteBudget(SIGN_IN_BYTES_MAX),
             now=self._clock.monotonic,
             limits=ConnectionLimits(
@@ -630,6 +631,26 @@ class Broker:
         """Return the id of the cluster that this broker has joined; empty before the start."""
         return "" if self._services is None else self._services.cluster.current.cluster_id
 
+    @property
+    def listeners(self) -> Listeners | None:
+        """Return the listeners with their connections; None before the start has come to them."""
+        return self._listeners
+
+    @property
+    def log_cleaner(self) -> LogCleaner | None:
+        """Return the log cleaner; None before it is started."""
+        return self._cleaner
+
+    @property
+    def late_transactions(self) -> int:
+        """Return how many transactions were open for too long at the last check."""
+        return 0 if self._late_transactions is None else len(self._late_transactions)
+
+    @property
+    def quotas(self) -> Quotas | None:
+        """Return the quotas and what clients have used of them; None before the first one."""
+        return self._quotas
+
     def state(self) -> dict[str, int]:
         """Count what the broker holds; an operator's signal logs it."""
         services, listeners = self._services, self._listeners
@@ -643,7 +664,7 @@ class Broker:
             "topics": len(topics),
             "partitions": sum(len(topic.partitions) for topic in topics.values()),
             "partitions served": len(services.replicas.partitions),
-            "late transactions": 0 if self._late_transactions is None else len(self._late_transactions),
+            "late transactions": self.late_transactions,
             "open files": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else -1,  # noqa: PTH112, PTH208
         }
 

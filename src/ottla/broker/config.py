@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ottla.broker.metrics_config import MetricsConfig
 from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
 from ottla.core.quantities import in_unit_of
@@ -80,6 +81,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "tokens": ("Delegation tokens", TokenConfig),
     "secrets": ("Encrypted settings", SecretConfig),
     "http": ("HTTP", HttpConfig),
+    "metrics": ("Metrics", MetricsConfig),
 }
 
 
@@ -107,6 +109,7 @@ class BrokerConfig:
     tokens: TokenConfig
     secrets: SecretConfig
     http: HttpConfig
+    metrics: MetricsConfig
     given: Mapping[str, SettingText] = field(repr=False)  # what was set, by Kafka's name, and where
     dynamic: Mapping[str, str] = field(repr=False)  # what was set while the broker ran, which takes precedence
 

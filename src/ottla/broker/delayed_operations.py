@@ -79,6 +79,10 @@ class DelayedOperations:
         """Return the number of operations in the heap, completed ones included."""
         return len(self._heap)
 
+    def names(self) -> list[str]:
+        """Return the kind of each operation that waits."""
+        return [type(each).__name__ for _, _, each in self._heap if not each.is_completed]
+
     def add(self, operation: DelayedOperation, timeout_seconds: float) -> None:
         """Expire the operation after so many seconds unless it has completed before."""
         deadline = self._loop.time() + timeout_seconds

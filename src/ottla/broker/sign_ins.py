@@ -8,6 +8,7 @@ call the rest.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -42,6 +43,8 @@ class SignIns:
     ) -> None:
         self._listeners, self._clock, self._audit_log = listeners, clock, audit_log
         self._snapshot_age = snapshot_age  # of the credentials of SCRAM
+        self.successes: Counter[tuple[str, str]] = Counter()  # by listener and mechanism
+        self.failures: Counter[tuple[str, str]] = Counter()
         self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._before: Dispatch | None = None
         self._after: Dispatch | None = None
@@ -85,6 +88,7 @@ class SignIns:
 
     def note_failure(self, connection: ServerConnection, sign_in: SignIn, error: AuthenticationFailed) -> None:
         """Log that a sign-in failed, or count it."""
+        self.failures[connection.listener, sign_in.mechanism] += 1
         connection.log_malformed("failed sign-in", f"its sign-in failed: {error}")
         if self._audit_log is not None:
             self._audit_log.sign_in_failed(
@@ -116,6 +120,7 @@ class SignIns:
         connection.sign_in(sign_in.identity)
         connection.dispatch = self._after
         self._forget(connection)
+        self.successes[connection.listener, sign_in.mechanism] += 1
         if sign_in.session_ends is None:
             connection.authentication = None
         else:

@@ -20,6 +20,21 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import GroupType, TopicPartition
 
+
+def first_unread(committed: int | None, log_start: int) -> int:
+    """Return the first offset that a group has not read, of those still kept; without a commit that is the first.
+
+    >>> first_unread(None, 7), first_unread(3, 7), first_unread(9, 7)
+    (7, 7, 9)
+    """
+    return log_start if committed is None else max(committed, log_start)
+
+
+def age_seconds(now_ms: int, timestamp_ms: int) -> float:
+    """Return the age of a record; a timestamp in the future has none."""
+    return max(0.0, (now_ms - timestamp_ms) / 1000)
+
+
 _FIRST_RECORD_S = 5.0  # how long to read the first unread record; after that its age is unknown
 _AT_ONCE = 32  # groups that are described at the same time
 
@@ -41,8 +56,7 @@ class GroupLag:
 
     def position(self, tp: TopicPartition) -> int:
         """Return the first offset that the group has not read, of those still kept."""
-        start = self.bounds[tp].start_offset
-        return max(self.committed[tp].offset, start) if tp in self.committed else start
+        return first_unread(self.committed[tp].offset if tp in self.committed else None, self.bounds[tp].start_offset)
 
     def lag_of(self, tp: TopicPartition) -> int | None:
         """Return the records that the group has not read; None for a partition whose bounds are unknown."""
@@ -105,7 +119,7 @@ async def lag_seconds(cluster: Cluster, lag: GroupLag) -> dict[TopicPartition, f
         async with asyncio.timeout(_FIRST_RECORD_S), Consumer(cluster, lagging, end=ends, options=options) as consumer:
             async for tp, records in consumer.chunks():
                 if tp in left and records[0].timestamp_ms >= 0:
-                    ages[tp] = max(0.0, (now_ms - records[0].timestamp_ms) / 1000)
+                    ages[tp] = age_seconds(now_ms, records[0].timestamp_ms)
                 left.discard(tp)
                 if not left:
                     break

@@ -102,6 +102,11 @@ class GroupOffsets:
     def __len__(self) -> int:
         return len(self._committed)
 
+    @property
+    def changes(self) -> int:
+        """Return how many commits and deletions were applied, also those of the log as it was loaded."""
+        return self._applied
+
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(self._committed)
 

@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.http_endpoint import http_address, http_tls
 from ottla.broker.requests.stages import Accounting
+from ottla.core.clock import SystemClock
 from ottla.http.listener import HttpListener
-from ottla.http.web import UNAVAILABLE, ASGIApp, BaseRoute, Request, Response, Route, json_response
+from ottla.http.web import (
+    UNAVAILABLE,
+    ASGIApp,
+    BaseRoute,
+    Request,
+    Response,
+    Route,
+    StreamingResponse,
+    json_response,
+    problem,
+)
 from ottla.metrics.health import Health, liveness, readiness
+from ottla.metrics.reader import MetricsReader
+from ottla.metrics.request_times import RequestTimes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,6 +38,7 @@ LOOP_SILENT_MAX_S = 10.0
 """A loop that has not turned for so long will not: the broker is not alive any more."""
 
 _READY_WITHIN_S = 2.0
+_SCRAPE_WITHIN_S = 30.0
 
 
 class BrokerCompanion:
@@ -32,7 +46,9 @@ class BrokerCompanion:
 
     def __init__(self, config: BrokerConfig, console: ASGIApp | None = None) -> None:
         """Begin nothing. `console` serves the paths that are none of the broker's own."""
-        self.accounting: Accounting | None = None
+        self._times = RequestTimes(SystemClock().monotonic)
+        self.accounting: Accounting | None = self._times
+        self._reader: MetricsReader | None = None
         self._config = config
         self._broker: Broker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -43,6 +59,8 @@ class BrokerCompanion:
     def start(self, broker: Broker) -> None:
         """Listen, and serve health from now on. Raises OSError and InvalidSettings."""
         self._broker, self._loop = broker, asyncio.get_running_loop()
+        self._reader = MetricsReader(broker, self._times)
+        self._reader.start()
         address = http_address(self._config)
         assert address is not None, "the companion is made for it"
         self._listener = HttpListener(
@@ -50,6 +68,7 @@ class BrokerCompanion:
             token=self._config.http.token,
             tls=http_tls(self._config, address),
             open_routes=self._health_routes(),
+            routes=[Route("/metrics", self._metrics)],
             console=self._console,
         )
         self.url = self._listener.address.url
@@ -60,6 +79,22 @@ class BrokerCompanion:
         """End the listener."""
         if self._listener is not None:
             await self._listener.stop()
+        if self._reader is not None:
+            await self._reader.close()
+
+    # ---- Metrics
+
+    async def _metrics(self, request: Request) -> Response:
+        """Read the broker on its loop; send what it has in pieces from here."""
+        reader = self._reader
+        assert reader is not None, "it is made before the listener"
+        try:
+            scrape = await self.on_broker_loop(
+                lambda: reader.scrape(request.headers.get("accept", "")), within_s=_SCRAPE_WITHIN_S
+            )
+        except TimeoutError:
+            return problem(UNAVAILABLE, f"the broker was not read within {_SCRAPE_WITHIN_S:g} s")
+        return StreamingResponse(iter_pieces(scrape.body), media_type=scrape.content_type)
 
     # ---- Health
 
@@ -100,6 +135,12 @@ class BrokerCompanion:
         assert self._loop is not None
         running = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
         return await asyncio.wait_for(running, within_s)
+
+
+async def iter_pieces(body: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Send a body in pieces, so that no copy of all of it is made."""
+    for piece in body:
+        yield piece
 
 
 async def _nothing() -> None:

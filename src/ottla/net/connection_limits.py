@@ -73,6 +73,8 @@ class ConnectionLimits:
         self._limit_of_any_host: float | None = None
         self._of_listener: dict[str, NetConfig] = {}
         self._count = 0
+        self.created: Counter[str] = Counter()  # by listener, since the start of the broker
+        self.refused: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
         self._per_host: Counter[str] = Counter()
         self.configure(config, of_listener)
@@ -104,8 +106,10 @@ class ConnectionLimits:
         self._count += 1
         self._per_listener[listener] += 1
         self._per_host[host] += 1
+        self.created[listener] += 1
         refusal = self._refusal(listener, host)
         if refusal:
+            self.refused[listener] += 1
             return Admission(refusal)
         now_ms = int(self._now() * 1000)
         if wait_ms := self._wait_of_host(host, now_ms):
@@ -131,6 +135,11 @@ class ConnectionLimits:
             counter[key] -= 1
             if not counter[key]:
                 del counter[key]
+
+    @property
+    def per_listener(self) -> Mapping[str, int]:
+        """Return how many connections there are, by listener."""
+        return self._per_listener
 
     @property
     def excess(self) -> int:

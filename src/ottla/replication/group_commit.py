@@ -27,6 +27,7 @@ from typing import Final, Protocol
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.executors import Executor
+from ottla.core.histogram import Histogram
 from ottla.core.settings import LONG_MAX
 from ottla.replication.truncations import Truncations
 from ottla.storage.directory_health import DirectoryHealth
@@ -96,16 +97,18 @@ def _ignore(partition: Flushable, error: StorageError) -> None:
 class SyncSpeed:
     """Measures fsyncs and decides where the next round runs."""
 
-    __slots__ = ("_rounds", "_trial", "average_seconds", "is_fast")
+    __slots__ = ("_rounds", "_trial", "average_seconds", "durations", "is_fast")
 
     def __init__(self) -> None:
         self.average_seconds = SLOW_SYNC_SECONDS  # of one fsync
+        self.durations = Histogram()  # of whole rounds
         self._rounds = 0  # since the last move
         self._trial = _TRIAL_ROUNDS
         self.is_fast = False  # a disk is slow until it is measured
 
     def record(self, seconds: float, syncs: int, *, on_loop: bool) -> None:
         """Take a round into the average."""
+        self.durations.record(int(seconds * 1e6))
         self._rounds += 1
         if on_loop and seconds >= OUTLIER_SECONDS:
             self.average_seconds = seconds

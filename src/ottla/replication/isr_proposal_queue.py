@@ -94,6 +94,7 @@ class IsrChanges:
         self._in_flight: dict[TopicPartition, _Proposal] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False  # the last attempt had no answer
+        self.shrinks = self.expands = self.failures = 0  # since the start of the broker
 
     def start(self, sender: AlterPartitionSender) -> None:
         """Send from now on; what was proposed before goes first."""
@@ -164,6 +165,7 @@ class IsrChanges:
                 continue  # withdrawn meanwhile
             if isinstance(outcome, KafkaError) and outcome.code not in REFUSED and outcome.code not in STALE:
                 again[topic_partition] = proposal
+                self.failures += 1
             else:
                 del self._in_flight[topic_partition]
                 proposal.on_decided(proposal.change, outcome)

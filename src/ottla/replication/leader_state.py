@@ -278,6 +278,9 @@ class LeaderState:
                 return False
             if len(outcome.isr) > len(self.isr):
                 log_isr_change("grows", self._topic_partition, self.isr, outcome.isr)
+                self._context.isr_changes.expands += 1
+            elif len(outcome.isr) < len(self.isr):
+                self._context.isr_changes.shrinks += 1
             self.commit_isr(outcome.isr)
             self.is_recovering = outcome.is_recovering
             return True

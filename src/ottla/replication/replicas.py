@@ -222,6 +222,11 @@ class Replicas:
         return (found := self._by_name.get((topic, partition))) is not None and found.is_held
 
     @property
+    def group_commits(self) -> Mapping[LogDirectory, GroupCommit]:
+        """Return what flushes the logs of each directory."""
+        return self._commits
+
+    @property
     def offline_partitions(self) -> Collection[TopicPartition]:
         """Return the replicas that this broker has and cannot serve."""
         return self._offline.keys()

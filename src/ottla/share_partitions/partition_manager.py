@@ -57,6 +57,10 @@ class SharePartitionManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = RepeatedFailures()
 
+    def __len__(self) -> int:
+        """Return how many share partitions are in use."""
+        return len(self._partitions)
+
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Return a share partition that is in use; None if there is none."""
         return self._partitions.get(key)

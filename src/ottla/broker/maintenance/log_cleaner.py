@@ -52,6 +52,8 @@ class LogCleaner:
         self._directories, self._config, self._clock = directories, config, clock
         self._new_worker = new_worker
         self.uncleanable: dict[PartitionLog, str] = {}  # and why
+        self.cleanings = self.bytes_read = self.bytes_written = 0  # since the start of the broker
+        self.seconds = 0.0
         self._backoffs: dict[PartitionLog, _Backoff] = {}
         self._in_progress: set[PartitionLog] = set()
         self._threads: list[asyncio.Task[None]] = []
@@ -170,6 +172,10 @@ class LogCleaner:
             counts.add(done.counts)
             reached_end = done.end_offset >= chosen.first_uncleanable_offset
             left = None if reached_end else self._candidate(directory, target)
+        self.cleanings += 1
+        self.bytes_read += counts.bytes_read
+        self.bytes_written += counts.bytes_written
+        self.seconds += counts.seconds
         if first is not None:
             log.info("%s", _summary(target.topic_partition, first, counts, passes))
 

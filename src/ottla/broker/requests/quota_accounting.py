@@ -59,6 +59,8 @@ class QuotaAccounting:
 
     def throttle_time_ms(self, request: Request, record_bytes: int) -> int:
         """Record what the request has used; return how long the client has to wait for its quotas."""
+        if self._inner is not None:
+            self._inner.throttle_time_ms(request, record_bytes)
         cost = request.cost
         if cost is None:
             return 0
@@ -84,6 +86,8 @@ class QuotaAccounting:
 
     def pause(self, request: Request) -> None:
         """Note that the loop turns to others."""
+        if self._inner is not None:
+            self._inner.pause(request)
         cost = request.cost
         if cost is not None and cost.limits.request_time is not None:
             cost.pause()

@@ -31,6 +31,7 @@ class Request:
         "api_version",
         "arrived",
         "authorizer",
+        "begun",
         "body",
         "client_host",
         "client_id",
@@ -40,6 +41,7 @@ class Request:
         "identity",
         "is_forwarded",
         "is_routed",
+        "left_loop",
         "listener",
         "pending",
         "reserved_bytes",
@@ -61,6 +63,7 @@ class Request:
         self.body: Any = None  # decoded, where the decoding and the rest are not in one turn
         self.reserved_bytes = 0  # of the memory for long requests, until the response is completed
         self.cost: RequestCost | None = None  # of `Accounting`: while there are quotas
+        self.begun = self.left_loop = 0.0  # of `Accounting`: when it was begun, and when it began to wait
         self.authorizer: Authorizer | None = None  # the driver's, for the elements of the request
         self.is_forwarded = False  # by the broker to which the client is connected
         self.is_routed = False  # to this broker, for good

@@ -1,0 +1,62 @@
+"""Finds the timestamp of the first record that a group has not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ottla.client.isolation import AbortedFilter, is_visible
+from ottla.records.batch import BatchHeader, split
+from ottla.records.record_reader import read_records
+from ottla.replication.partition import Partition
+
+EXACT_WITHIN_MS: Final = 1_000
+"""A batch whose records are no further apart is not decoded: a lag is exact within a second."""
+
+READ_BYTES: Final = 64 << 10
+BATCHES_MAX: Final = 50
+"""Batches that are read at most: those of aborted transactions have no record that a group could read."""
+
+
+def timestamp_at(partition: Partition, offset: int) -> int | None:
+    """Return the timestamp of the first committed record at or after an offset; None if there is none yet.
+
+    Raises KafkaError. Reads the log, on the loop, as a fetch does.
+    """
+    end = min(partition.last_stable_offset, partition.high_watermark)
+    for _ in range(BATCHES_MAX):
+        if offset >= end:
+            return None
+        found = partition.read(offset, max_bytes=READ_BYTES, committed_only=True, at_least_one=True)
+        if found.region is None:
+            return None
+        try:
+            data = found.region.read()
+        except OSError as error:
+            raise partition.not_readable(error) from error
+        aborted = [(each.producer_id, each.first_offset) for each in found.aborted or ()]
+        timestamp_ms, offset = first_timestamp(data, offset, aborted)
+        if timestamp_ms is not None:
+            return timestamp_ms
+    return None
+
+
+def first_timestamp(
+    data: bytes | bytearray | memoryview, offset: int, aborted: Iterable[tuple[int, int]]
+) -> tuple[int | None, int]:
+    """Return the timestamp of the first committed record of these batches at or after an offset, and where they end."""
+    view, judge = memoryview(data), AbortedFilter(aborted)
+    for at, header in split(view, partial_tail=True):
+        batch = view[at : at + header.size_bytes]
+        if is_visible(header, batch, judge, read_committed=True) and header.last_offset >= offset:
+            timestamp_ms = _timestamp_in(header, batch, offset)
+            if timestamp_ms is not None:
+                return timestamp_ms, offset
+        offset = max(offset, header.last_offset + 1)
+    return None, offset
+
+
+def _timestamp_in(header: BatchHeader, batch: memoryview, offset: int) -> int | None:
+    if header.max_timestamp - header.base_timestamp <= EXACT_WITHIN_MS:
+        return header.max_timestamp if header.max_timestamp >= 0 else None
+    return next((record.timestamp_ms for record in read_records(batch) if record.offset >= offset), None)

@@ -1,0 +1,106 @@
+"""Reads a broker at each scrape, on its loop and in slices, and formats what it has read.
+
+One scrape runs at a time. What the process itself uses (memory, processor, descriptors, the garbage collector) comes
+from prometheus_client's own collectors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from ottla.broker.broker import Broker
+from ottla.metrics.collectors import cluster, groups, node, partitions, requests
+from ottla.metrics.lag import GroupLags
+from ottla.metrics.loop_watch import LoopWatch
+from ottla.metrics.page import GAUGE, Page, family
+from ottla.metrics.reading import Collector, Reading
+from ottla.metrics.request_times import RequestTimes
+from ottla.metrics.traffic import Traffic
+
+COLLECTORS: Final[Sequence[Collector]] = (
+    partitions.collect,
+    requests.collect,
+    groups.collect,
+    cluster.collect,
+    node.collect,
+)
+"""In this order: partitions count the traffic of topics."""
+
+SCRAPE_SECONDS = family("ottla_scrape_seconds", GAUGE, "Seconds that it took to read this page", group="Broker")
+SCRAPE_SAMPLES = family("ottla_scrape_samples", GAUGE, "Samples of this page, besides this one", group="Broker")
+_EOF = b"# EOF\n"
+
+
+class Scrape(NamedTuple):
+    """Holds the answer to a scrape."""
+
+    content_type: str
+    body: Sequence[bytes]
+
+
+class MetricsReader:
+    """Lives on the broker's loop."""
+
+    def __init__(self, broker: Broker, times: RequestTimes) -> None:
+        self._broker, self._times = broker, times
+        self._traffic, self.loop_watch = Traffic(), LoopWatch()
+        self._lags: GroupLags | None = None
+        self._turn = asyncio.Lock()
+        self._process = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._process)
+
+    def start(self) -> None:
+        """Begin to measure the loop."""
+        self.loop_watch.start()
+
+    async def close(self) -> None:
+        """End what goes on between scrapes."""
+        self.loop_watch.stop()
+        if self._lags is not None:
+            await self._lags.close()
+
+    async def scrape(self, accept: str) -> Scrape:
+        """Return everything in the format that the client accepts: OpenMetrics, or Prometheus text."""
+        encoder, content_type = choose_encoder(accept)
+        is_openmetrics = encoder is not generate_latest and "openmetrics" in content_type
+        page = await self.read()
+        body: list[bytes] = []
+        slices = None if self._broker.services is None else self._broker.services.slices
+        for piece in page.pieces(is_openmetrics=is_openmetrics):
+            body.append(piece)
+            if slices is not None and slices.spend(1 + len(piece) // 1000):
+                await slices.yield_to_loop()
+        process: bytes = (generate_openmetrics if is_openmetrics else generate_latest)(self._process)
+        body.append(process.removesuffix(_EOF))
+        if is_openmetrics:
+            body.append(_EOF)
+        return Scrape(content_type, body)
+
+    async def read(self) -> Page:
+        """Return what all collectors read. A broker that starts has nothing yet."""
+        page = Page()
+        services = self._broker.services
+        if services is None or not self._broker.is_serving:
+            return page
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            if self._lags is None:
+                self._lags = GroupLags(services)
+            view = services.cluster.current
+            await self._lags.read(view)
+            reading = Reading(self._broker, services, view, self._times, self._traffic, self.loop_watch, self._lags)
+            for collect in COLLECTORS:
+                for _ in collect(reading, page):
+                    await services.slices.yield_to_loop()
+            samples = page.samples
+            page.add(SCRAPE_SECONDS, loop.time() - began)
+            page.add(SCRAPE_SAMPLES, samples)
+        return page
