@@ -15,10 +15,11 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from ottla.broker.broker import Broker
-from ottla.metrics.collectors import cluster, groups, node, partitions, requests
+from ottla.metrics.collectors import cluster, groups, node, partitions, probe, requests
 from ottla.metrics.lag import GroupLags
 from ottla.metrics.loop_watch import LoopWatch
 from ottla.metrics.page import GAUGE, Page, family
+from ottla.metrics.probe import Probe
 from ottla.metrics.reading import Collector, Reading
 from ottla.metrics.request_times import RequestTimes
 from ottla.metrics.traffic import Traffic
@@ -29,11 +30,13 @@ COLLECTORS: Final[Sequence[Collector]] = (
     groups.collect,
     cluster.collect,
     node.collect,
+    probe.collect,
 )
 """In this order: partitions count the traffic of topics."""
 
 SCRAPE_SECONDS = family("ottla_scrape_seconds", GAUGE, "Seconds that it took to read this page", group="Broker")
 SCRAPE_SAMPLES = family("ottla_scrape_samples", GAUGE, "Samples of this page, besides this one", group="Broker")
+_START_POLL_S = 0.2
 _EOF = b"# EOF\n"
 
 
@@ -51,18 +54,34 @@ class MetricsReader:
         self._broker, self._times = broker, times
         self._traffic, self.loop_watch = Traffic(), LoopWatch()
         self._lags: GroupLags | None = None
+        self.probe: Probe | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._process)
 
     def start(self) -> None:
-        """Begin to measure the loop."""
+        """Begin to measure the loop, and to probe the broker once it serves."""
         self.loop_watch.start()
+        self._starting = asyncio.get_running_loop().create_task(self._start_probe(), name="start the probe")
+
+    async def _start_probe(self) -> None:
+        while not self._broker.is_serving:  # noqa: ASYNC110 - a start takes long, and it may fail
+            await asyncio.sleep(_START_POLL_S)
+        services = self._broker.services
+        assert services is not None, "it serves"
+        if services.config.metrics.probe_interval_ms:
+            self.probe = Probe(services, services.config.metrics)
 
     async def close(self) -> None:
         """End what goes on between scrapes."""
         self.loop_watch.stop()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        if self.probe is not None:
+            await self.probe.close()
         if self._lags is not None:
             await self._lags.close()
 
@@ -96,7 +115,9 @@ class MetricsReader:
                 self._lags = GroupLags(services)
             view = services.cluster.current
             await self._lags.read(view)
-            reading = Reading(self._broker, services, view, self._times, self._traffic, self.loop_watch, self._lags)
+            reading = Reading(
+                self._broker, services, view, self._times, self._traffic, self.loop_watch, self._lags, self.probe
+            )
             for collect in COLLECTORS:
                 for _ in collect(reading, page):
                     await services.slices.yield_to_loop()

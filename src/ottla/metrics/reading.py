@@ -12,6 +12,7 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metrics.lag import GroupLags
 from ottla.metrics.loop_watch import LoopWatch
 from ottla.metrics.page import Page
+from ottla.metrics.probe import Probe
 from ottla.metrics.request_times import RequestTimes
 from ottla.metrics.traffic import Traffic
 
@@ -26,6 +27,7 @@ class Reading(NamedTuple):
     traffic: Traffic
     loop_watch: LoopWatch
     lags: GroupLags
+    probe: Probe | None  # None: it is off
 
     @property
     def slices(self) -> LoopSlices:
