@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 
 from ottla.pipeline.jars import JarsNotFound, connector_jars
-from tests.support import kafka_jars, spark_classes
+from tests.support import kafka_jars, prometheus, spark_classes
 from tests.support.jvm import JavaNotFound, java
 from tests.support.real_kafka import make_class_archive
 from tests.support.real_zookeeper import jars as zookeeper_jars
@@ -29,6 +29,7 @@ STEPS: dict[str, Callable[[], object]] = {
     "Kafka Streams": kafka_jars.streams_jars,
     "Kafka Connect": kafka_jars.connect_jars,
     "MirrorMaker 2": kafka_jars.mirror_jars,
+    "Prometheus": prometheus.fetch,
     "a client of Go": go_program,
     "the archive of Kafka's classes": lambda: make_class_archive(kafka_jars.kafka_jars(kafka_jars.NEWEST)),
     "the archive of Spark's classes": spark_classes.archive,
@@ -40,7 +41,7 @@ def main() -> None:
     for name, fetch in (OF_OLDEST_SPARK if sys.argv[1:] == ["oldest-spark"] else STEPS).items():
         try:
             fetch()
-        except (JarsNotFound, JavaNotFound, NoGo, subprocess.SubprocessError) as error:
+        except (JarsNotFound, JavaNotFound, NoGo, OSError, subprocess.SubprocessError) as error:
             print(f"fetch: {name}: {error}", flush=True)
 
 

@@ -36,6 +36,7 @@ from ottla.core.errors import KafkaError
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
+from ottla.core.settings import InvalidSettings
 from ottla.limits.budget import ByteBudget
 from ottla.limits.loop_slices import LoopSlices
 from ottla.metadata_store import znodes
@@ -327,11 +328,16 @@ class Broker:
 
     def _inter_broker_sasl(self, listener: str) -> Sasl | None:
         """Return how this broker signs in to others. Raises InvalidSettings."""
-        if self._sasl is None or self._is_alone:
+        if self._sasl is None:
             return None
         from ottla.broker.remote.inter_broker_security import inter_broker_sasl
 
-        return inter_broker_sasl(self._config, listener)
+        try:
+            return inter_broker_sasl(self._config, listener)
+        except InvalidSettings:
+            if not self._is_alone:
+                raise
+            return None
 
     def _current_config(self) -> BrokerConfig:
         return self._config if self._services is None else self._services.config
@@ -352,10 +358,13 @@ class Broker:
         return SignInDispatch(services.sign_ins, driver)
 
     def _inter_broker_listener(self) -> str:
-        """Return the listener of all brokers. One broker alone needs none, whatever its settings name."""
-        if self._is_alone:
+        """Return the listener of all brokers. One broker alone needs none but for its probe, whatever its settings."""
+        try:
+            return endpoints.inter_broker_listener(self._config.net)
+        except InvalidSettings:
+            if not self._is_alone:
+                raise
             return self._config.net.inter_broker_listener_name
-        return endpoints.inter_broker_listener(self._config.net)
 
     async def _create_internal_topic(self, topic: str) -> None:
         assert self._services is not None

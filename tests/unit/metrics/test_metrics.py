@@ -120,7 +120,8 @@ async def test_a_lag_in_seconds_is_exact_within_a_batch(
     async with await cluster.client() as client, Producer(client, clock=cluster.clock) as producer:
         ages_s = (500, 400, 300)
         sent = [
-            await producer.send("orders", value=b"v", partition=0, timestamp_ms=now_ms - age_s * 1000) for age_s in ages_s
+            await producer.send("orders", value=b"v", partition=0, timestamp_ms=now_ms - age_s * 1000)
+            for age_s in ages_s
         ]
         await asyncio.gather(*sent)
     for offset, age_s in enumerate(ages_s):

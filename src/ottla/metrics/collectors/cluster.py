@@ -50,8 +50,9 @@ _VERSION = "ottla"
 def collect(reading: Reading, page: Page) -> Iterator[None]:
     """Read the snapshot of the cluster."""
     view = reading.view
-    page.add(ACTIVE, int(reading.is_controller))
-    page.add(CONNECTED, int(reading.services.controller.is_connected))
+    is_connected = reading.services.controller.is_connected
+    page.add(ACTIVE, int(reading.is_controller and is_connected))
+    page.add(CONNECTED, int(is_connected))
     page.add(KM_UP, 1, labels_of(version=_VERSION))
     if not reading.is_controller:
         return
