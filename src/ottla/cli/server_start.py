@@ -256,17 +256,24 @@ def start(given: ServerOptions) -> int:
 
 def _make_companion(config: BrokerConfig) -> Companion | None:
     """Return what serves metrics and health where the settings ask for it. Raises InvalidSettings."""
-    if not config.http.listener:
+    if not (config.http.listener or config.metrics.otlp_endpoint):
         return None
     try:
         with garbage_collection.paused():
             from ottla.metrics.companion import BrokerCompanion
+
+            if config.metrics.otlp_endpoint:
+                import ottla.metrics.otlp  # noqa: F401
     except ModuleNotFoundError as error:
         from ottla.core.settings import InvalidSettings, SettingProblem
-        from ottla.http.address import KEY
 
-        problem = f"{error.name} is not installed: pip install 'ottla[metrics]'"
-        raise InvalidSettings([SettingProblem(KEY, config.http.listener, problem)]) from error
+        is_otlp = (error.name or "").startswith("opentelemetry")
+        key, text = "ottla.http.listener", config.http.listener
+        if is_otlp or not text:
+            key, text = "ottla.metrics.otlp.endpoint", config.metrics.otlp_endpoint
+        extras = "metrics,otlp" if is_otlp else "metrics"
+        problem = f"{error.name} is not installed: pip install 'ottla[{extras}]'"
+        raise InvalidSettings([SettingProblem(key, text, problem)]) from error
     return BrokerCompanion(config)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
@@ -31,6 +31,9 @@ from ottla.metrics.health import Health, liveness, readiness
 from ottla.metrics.reader import MetricsReader
 from ottla.metrics.request_times import RequestTimes
 
+if TYPE_CHECKING:  # imported where it is asked for
+    from ottla.metrics.otlp import OtlpPush
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -49,6 +52,7 @@ class BrokerCompanion:
         self._times = RequestTimes(SystemClock().monotonic)
         self.accounting: Accounting | None = self._times
         self._reader: MetricsReader | None = None
+        self._push: OtlpPush | None = None
         self._config = config
         self._broker: Broker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -61,8 +65,15 @@ class BrokerCompanion:
         self._broker, self._loop = broker, asyncio.get_running_loop()
         self._reader = MetricsReader(broker, self._times)
         self._reader.start()
+        if self._config.metrics.otlp_endpoint:
+            from ottla.metrics.otlp import OtlpPush
+
+            self._push = OtlpPush(
+                self._reader, self._config.metrics, SystemClock(), node_id=self._config.server.node_id
+            )
         address = http_address(self._config)
-        assert address is not None, "the companion is made for it"
+        if address is None:
+            return
         self._listener = HttpListener(
             address,
             token=self._config.http.token,
@@ -79,6 +90,8 @@ class BrokerCompanion:
         """End the listener."""
         if self._listener is not None:
             await self._listener.stop()
+        if self._push is not None:
+            await self._push.close()
         if self._reader is not None:
             await self._reader.close()
 
