@@ -3,8 +3,9 @@
 Generated: the message shapes (from kio's schema), docs/configuration.md and docs/topic-settings.md (from the settings'
 declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), docs/acls.md (from what
 the handlers require of clients), the lists of options in docs/cli.md (from the commands), docs/control-api.json (from
-the operations), the workloads and mutations in docs/storage-testing.md and docs/group-testing.md (from the tests), and
-the example of a job file (from the declarations of its keys).
+the operations), the table in docs/metrics.md (from the declarations), the workloads and mutations in
+docs/storage-testing.md and docs/group-testing.md (from the tests), and the example of a
+job file (from the declarations of its keys).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def everything() -> dict[Path, str]:
     import generate_docs
     import generate_job_file
     import generate_messages
+    import generate_metrics
     import generate_testing
     import generate_topic_settings
 
@@ -32,6 +34,7 @@ def everything() -> dict[Path, str]:
     files |= {ROOT / path: text for path, text in generate_acls.generate().items()}
     files |= {ROOT / path: text for path, text in generate_topic_settings.generate().items()}
     files |= {ROOT / path: text for path, text in generate_testing.generate().items()}
+    files |= {ROOT / path: text for path, text in generate_metrics.generate().items()}
     files |= {ROOT / path: text for path, text in generate_job_file.generate().items()}
     files |= {ROOT / path: text for path, text in generate_control_api.generate().items()}
     return files | {ROOT / path: text for path, text in generate_cli.generate().items()}

@@ -151,10 +151,11 @@ def test_the_container_recipe_copies_what_is_there_and_runs_commands_that_exist(
     arguments[arguments.index("/var/lib/ottla")] = str(tmp_path)
     subprocess.run([BIN / "ottla", *arguments, "--check"], check=True, capture_output=True, timeout=60)
     health = re.findall(r'"([^"]*)"', next(line for line in recipe.splitlines() if line.startswith("HEALTHCHECK ")))
-    absent = subprocess.run(
-        [BIN / health[0], *health[1:], "--brokers", "127.0.0.1:1"], check=False, capture_output=True, timeout=60
-    )
-    assert absent.returncode == 3, absent.stderr
+    port = re.search(r"^ENV OTTLA_OTTLA_HTTP_LISTENER=127.0.0.1:(\d+)$", recipe, re.MULTILINE)
+    assert port is not None and f":{port[1]}/readyz" in health[-1]
+    program = health[-1].replace(f":{port[1]}", f":{free_port()}")
+    absent = subprocess.run([BIN / health[0], *health[1:-1], program], check=False, capture_output=True, timeout=60)
+    assert b"Connection refused" in absent.stderr and absent.returncode != 0
 
 
 def test_the_table_of_signals_is_complete() -> None:

@@ -71,6 +71,8 @@ class MetricsReader:
             await asyncio.sleep(_START_POLL_S)
         services = self._broker.services
         assert services is not None, "it serves"
+        for commit in services.replicas.group_commits.values():
+            node.measure_flushes(commit)
         if services.config.metrics.probe_interval_ms:
             self.probe = Probe(services, services.config.metrics)
 

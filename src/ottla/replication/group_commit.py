@@ -101,14 +101,15 @@ class SyncSpeed:
 
     def __init__(self) -> None:
         self.average_seconds = SLOW_SYNC_SECONDS  # of one fsync
-        self.durations = Histogram()  # of whole rounds
+        self.durations: Histogram | None = None  # of whole rounds, once somebody reads it
         self._rounds = 0  # since the last move
         self._trial = _TRIAL_ROUNDS
         self.is_fast = False  # a disk is slow until it is measured
 
     def record(self, seconds: float, syncs: int, *, on_loop: bool) -> None:
         """Take a round into the average."""
-        self.durations.record(int(seconds * 1e6))
+        if self.durations is not None:
+            self.durations.record(int(seconds * 1e6))
         self._rounds += 1
         if on_loop and seconds >= OUTLIER_SECONDS:
             self.average_seconds = seconds

@@ -74,7 +74,8 @@ def served() -> Iterator[Api]:
     with kafka(topics={"orders": 2}, brokers=1) as k, socket.create_server(("127.0.0.1", 0)) as listener:
         loop, stop = asyncio.new_event_loop(), asyncio.Event()
         thread = threading.Thread(
-            target=lambda: loop.run_until_complete(serve_control_api(Control(k), listener, TOKEN, stop=stop)), daemon=True
+            target=lambda: loop.run_until_complete(serve_control_api(Control(k), listener, TOKEN, stop=stop)),
+            daemon=True,
         )
         thread.start()
         yield Api(listener.getsockname()[1])

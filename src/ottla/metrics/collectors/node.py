@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ottla.core.errors import KafkaError
 from ottla.core.histogram import Histogram
@@ -155,17 +155,25 @@ def _connections(reading: Reading, page: Page) -> Iterator[None]:
 
 def _flushes(reading: Reading, page: Page) -> None:
     commits = reading.services.replicas.group_commits
-    for directory, commit in commits.items():
-        page.add_histogram(FLUSH_SECONDS, commit.speed.durations, labels_of(directory=directory.path))
-    page.add_summary(FLUSH, _sum(list(commits.values())))
+    measured = {directory: measure_flushes(commit) for directory, commit in commits.items()}
+    for directory, durations in measured.items():
+        page.add_histogram(FLUSH_SECONDS, durations, labels_of(directory=directory.path))
+    page.add_summary(FLUSH, _sum(measured.values()))
 
 
-def _sum(commits: list[GroupCommit]) -> Histogram:
+def measure_flushes(commit: GroupCommit) -> Histogram:
+    """Return how long the rounds of fsyncs took since this was first called: before, nobody measures them."""
+    if commit.speed.durations is None:
+        commit.speed.durations = Histogram()
+    return commit.speed.durations
+
+
+def _sum(histograms: Iterable[Histogram]) -> Histogram:
     found = Histogram()
-    for commit in commits:
-        for bucket, count in enumerate(commit.speed.durations.counts):
+    for histogram in histograms:
+        for bucket, count in enumerate(histogram.counts):
             found.counts[bucket] += count
-        found.total_us += commit.speed.durations.total_us
+        found.total_us += histogram.total_us
     return found
 
 
