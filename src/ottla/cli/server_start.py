@@ -271,8 +271,8 @@ def _make_companion(config: BrokerConfig) -> Companion | None:
         key, text = "ottla.http.listener", config.http.listener
         if is_otlp or not text:
             key, text = "ottla.metrics.otlp.endpoint", config.metrics.otlp_endpoint
-        extras = "metrics,otlp" if is_otlp else "metrics"
-        problem = f"{error.name} is not installed: pip install 'ottla[{extras}]'"
+        extras = "extras metrics and otlp" if is_otlp else "extra metrics"
+        problem = f"{error.name} is not installed: it needs the {extras} (docs/installation.md)"
         raise InvalidSettings([SettingProblem(key, text, problem)]) from error
     return BrokerCompanion(config)
 

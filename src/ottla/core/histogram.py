@@ -1,4 +1,4 @@
-"""Counts durations in buckets whose limits double: plain integers, which are read when somebody asks."""
+"""Counts durations in buckets whose limits double: plain integers, which are read on demand."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class HttpConfig(Section):
     )  # fmt: skip
     token: str = setting(
         "ottla.http.token", default="", kind=Type.PASSWORD,
-        doc="The token that requests to the HTTP listener send in `Authorization: Bearer TOKEN`. Without it whoever "
-        "reaches the listener can read the metrics, and nobody can change anything there. Health needs none, and the "
-        "console signs people in by itself.",
+        doc="The token that requests to the HTTP listener send in `Authorization: Bearer TOKEN`. Without it all "
+        "clients that reach the listener can read the metrics, and none can change anything there. Health "
+        "needs none, and the console signs people in by itself.",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from ottla.http.web import ASGIApp
 
 _CONNECTIONS_MAX = 100
 _END_S = 1
-logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it tells of each start and stop
+logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs each start and stop
 
 
 async def serve(

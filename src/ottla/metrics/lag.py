@@ -2,7 +2,7 @@
 
 The rules are those of `ottla group lag` (client/group_lag.py): what a group has not read begins at its commit, or at
 the first record that is left; a lag in seconds is the age of the first committed record that it has not read. An age is
-looked up in the log once for each position, and kept while the group stands there.
+looked up in the log once for each position, and kept while the group has it.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class GroupLags:
 
 
 def _add_to_first(remote: list[dict[TopicPartition, int]], where: TopicPartition, position: int) -> None:
-    """Add a position to the first request that does not have the partition: groups stand at several."""
+    """Add a position to the first request that does not have the partition: groups have several."""
     for positions in remote:
         if where not in positions:
             positions[where] = position

@@ -1,6 +1,6 @@
 """Asks other brokers for the ends of the partitions that they lead, and for the first unread records of groups.
 
-A group's coordinator serves its lag, and other brokers lead some of its partitions. One broker alone asks nobody.
+A group's coordinator serves its lag, and other brokers lead some of its partitions. One broker alone asks no other.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class RequestTimes:
         request.begun = self._now()
 
     def throttle_time_ms(self, _request: Request, record_bytes: int) -> int:
-        """Throttle nobody; count what a Fetch sends."""
+        """Throttle no client; count what a Fetch sends."""
         if record_bytes != NO_FETCH:
             self.fetched_bytes += record_bytes
         return 0

@@ -27,7 +27,7 @@ NOT_LED = -1
 
 
 class TopicTraffic:
-    """What a topic got on this broker since its start."""
+    """The traffic of a topic on this broker since its start."""
 
     __slots__ = ("bytes_in", "messages_in", "replication_bytes_in")
 

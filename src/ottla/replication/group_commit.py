@@ -101,7 +101,7 @@ class SyncSpeed:
 
     def __init__(self) -> None:
         self.average_seconds = SLOW_SYNC_SECONDS  # of one fsync
-        self.durations: Histogram | None = None  # of whole rounds, once somebody reads it
+        self.durations: Histogram | None = None  # of whole rounds, once metrics are served
         self._rounds = 0  # since the last move
         self._trial = _TRIAL_ROUNDS
         self.is_fast = False  # a disk is slow until it is measured

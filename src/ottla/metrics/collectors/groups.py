@@ -167,7 +167,7 @@ def _group(reading: Reading, page: Page, lag: GroupLag) -> None:
 
 
 class _TopicSums:
-    """What a group has in one topic."""
+    """The sums of a group over one topic."""
 
     def __init__(self) -> None:
         self.lag = self.offsets = self.assigned = 0

@@ -162,7 +162,7 @@ def _flushes(reading: Reading, page: Page) -> None:
 
 
 def measure_flushes(commit: GroupCommit) -> Histogram:
-    """Return how long the rounds of fsyncs took since this was first called: before, nobody measures them."""
+    """Return how long the rounds of fsyncs took since this was first called: they are not measured before."""
     if commit.speed.durations is None:
         commit.speed.durations = Histogram()
     return commit.speed.durations

@@ -122,7 +122,7 @@ WORK = 5
 
 
 class _Counts:
-    """What is counted over all replicas."""
+    """The counts over all replicas."""
 
     def __init__(self) -> None:
         self.led = self.under_replicated = self.under_min_isr = self.at_min_isr = self.left_out = 0
