@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ottla.broker.metrics_config import MetricsConfig
+from ottla.broker.http_config import HttpConfig, MetricsConfig
 from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
 from ottla.core.quantities import in_unit_of
@@ -33,7 +33,6 @@ from ottla.core.settings import (
     text_of,
 )
 from ottla.groups.config import GroupConfig
-from ottla.http.config import HttpConfig
 from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.net.connection_limits import parse_counts

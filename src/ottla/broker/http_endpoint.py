@@ -8,7 +8,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.listeners import is_loopback
 from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.http.address import KEY, HttpAddress, parse_address
-from ottla.security.tls_config import TlsConfig
+from ottla.security.config import TlsConfig
 
 LISTENER = "HTTP"
 """The name for `listener.name.http.ssl...`."""

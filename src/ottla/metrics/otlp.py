@@ -29,7 +29,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import Metric as ParsedFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from ottla.broker.metrics_config import MetricsConfig
+from ottla.broker.http_config import MetricsConfig
 from ottla.core.clock import Clock
 from ottla.metrics.page import COUNTER, HISTOGRAM
 from ottla.metrics.reader import MetricsReader

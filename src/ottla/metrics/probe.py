@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ottla.broker.metrics_config import MetricsConfig
+from ottla.broker.http_config import MetricsConfig
 from ottla.broker.services import Services
 from ottla.client.connection import Connection
 from ottla.client.errors import CannotConnect

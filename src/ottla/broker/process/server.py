@@ -20,8 +20,6 @@ from ottla.broker import config as configuration
 from ottla.broker import listeners as endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
-from ottla.broker.http_endpoint import http_address
-from ottla.broker.process.companion import Companion
 from ottla.broker.process.log_output import LogOutput
 from ottla.broker.process.signals import handle_signals
 from ottla.broker.startup import descriptor_limits
@@ -39,7 +37,8 @@ from ottla.metadata_store.znodes import MalformedNode
 from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
 from ottla.storage.directories.log_manager import DuplicateLog
 
-if TYPE_CHECKING:  # imported for --workers only
+if TYPE_CHECKING:  # imported for --workers only, and with the HTTP listener
+    from ottla.broker.process.companion import Companion
     from ottla.broker.process.workers import WorkerOptions
 
 T = TypeVar("T")
@@ -171,7 +170,10 @@ def _read_config(
     for warning in warnings:
         warn(warning)
     # Invalid listeners are invalid settings: report them before anything is opened.
-    http_address(config)
+    if config.http.listener:
+        from ottla.broker.http_endpoint import http_address
+
+        http_address(config)
     is_in_zookeeper = zookeeper_of(config) is not None
     if workers:
         from ottla.broker.process.workers import check_listeners, of_first_worker

@@ -1,8 +1,26 @@
-"""Declares the settings of metrics. The package `ottla.metrics` reads them, which is above this one."""
+"""Declares the settings of HTTP and metrics, for the packages above: one module, since each takes time to load."""
 
 from __future__ import annotations
 
 from ottla.core.settings import SECOND_MS, Section, Type, setting
+
+
+class HttpConfig(Section):
+    """Holds where a broker serves HTTP, if it does."""
+
+    listener: str = setting(
+        "ottla.http.listener", default="", kind=Type.STRING,
+        doc="Where the broker serves metrics, health and the console by HTTP: `host:port`, or `https://host:port` with "
+        "the certificate of `listener.name.http.ssl.keystore.location` (or `ssl.keystore.location`). Port 0 takes a "
+        "free one, and workers take one port each, as for `listeners`. Empty: nowhere. Other addresses than loopback "
+        "need https, or `ottla.allow.insecure.listeners=true`. It needs the extra `metrics`.",
+    )  # fmt: skip
+    token: str = setting(
+        "ottla.http.token", default="", kind=Type.PASSWORD,
+        doc="The token that requests to the HTTP listener send in `Authorization: Bearer TOKEN`. Without it all "
+        "clients that reach the listener can read the metrics, and none can change anything there. Health "
+        "needs none, and the console signs people in by itself.",
+    )  # fmt: skip
 
 
 class MetricsConfig(Section):
