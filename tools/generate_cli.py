@@ -37,6 +37,7 @@ def _part(name: str) -> str:
     from ottla.cli import record_formatter
     from ottla.cli.errors import EXIT_CODE_MEANINGS
     from ottla.client import offset_spec
+    from ottla.client.search import parser as search_parser
 
     match name:
         case "exit codes":
@@ -44,6 +45,8 @@ def _part(name: str) -> str:
             return f"| Code | Meaning |\n| ---: | --- |\n{rows}\n"
         case "offsets":
             return _fenced(offset_spec.HELP)
+        case "conditions":
+            return _fenced(search_parser.HELP)
         case "format":
             return _fenced(record_formatter.HELP)
         case "common options":

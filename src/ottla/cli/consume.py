@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,18 +27,24 @@ from ottla.client.admin import list_topics
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.group_member import GroupMember
-from ottla.client.last_records import last_records
 from ottla.client.metadata import TopicInfo
 from ottla.client.offset_spec import END, START, OffsetSpec, resolve
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offsets import offset_bounds
+from ottla.client.search import parser
+from ottla.client.search.last_records import last_records, since
+from ottla.client.search.matcher import Matcher, compile_filter, compile_grep, equal_key, least_timestamp_ms, match_all
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
+from ottla.core.regexes import InvalidRegex
 from ottla.records.record_reader import Record
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _COMMIT_EVERY_S = 5.0
-_EPILOG = f"\b\nOffsets, for --from and --to:\n{OFFSET_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
+_EPILOG = (
+    f"\b\nOffsets, for --from and --to:\n{OFFSET_HELP}\n\n\b\nConditions, for --where:\n{parser.HELP}"
+    f"\n\n\b\nFormat:\n{FORMAT_HELP}"
+)
 Print = Callable[[TextRecord], bytes]
 
 Topics = Annotated[
@@ -72,6 +77,10 @@ Tail = Annotated[
 Grep = Annotated[
     str | None, typer.Option("--grep", metavar="REGEX", help="Only records whose key or value contains a match.")
 ]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="CONDITION", help="Only records that fulfil it: 'value.amount > 10'.")
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="Only records with this key.")]
 
 
 @app.command(epilog=_EPILOG)
@@ -87,6 +96,8 @@ def consume(
     count: Count = None,
     tail: Tail = None,
     grep: Grep = None,
+    key: Key = None,
+    where: Where = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
@@ -108,7 +119,7 @@ def consume(
     Without --follow it stops at the end that the topic had when the command began. --format json prints a record per
     line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that exceeds
     the offsets still kept is limited to them. --tail takes the records with the greatest timestamps. --count and --tail
-    count the records that --grep selects.
+    count the records that --grep, --key and --where select.
     """
     now_ms = SystemClock().wall_ms()
     wanted = _ReadOptions(
@@ -119,7 +130,7 @@ def consume(
         count=count,
         tail=tail,
         read_committed=isolation is Isolation.READ_COMMITTED and not read_uncommitted,
-        is_wanted=None if grep is None else _grep(grep),
+        selection=_selection(grep, key, where, now_ms=now_ms),
     )
     check_range(wanted.first, wanted.end)
     if tail is not None and (first or end or count or group):
@@ -146,7 +157,7 @@ class _ReadOptions:
     count: int | None
     tail: int | None
     read_committed: bool
-    is_wanted: Callable[[Record], bool] | None = None
+    selection: _Selection
 
 
 async def _topics(cluster: Cluster, wanted: _ReadOptions) -> list[TopicInfo]:
@@ -176,6 +187,8 @@ async def _read(cluster: Cluster, wanted: _ReadOptions, show: Print) -> None:
     partitions = await _partitions_of(cluster, wanted)
     bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
     starts = await resolve(cluster, wanted.first, bounds)
+    selected = await since(cluster, bounds, wanted.selection.least_ms)
+    starts = {tp: max(starts[tp], selected[tp].start_offset) for tp in starts}
     ends = None if wanted.end is None else await resolve(cluster, wanted.end, bounds, after=starts)
     total = None if ends is None else sum(max(0, ends[tp] - starts[tp]) for tp in partitions)
     options = ConsumerOptions(read_committed=wanted.read_committed)
@@ -193,10 +206,10 @@ async def _read_tail(cluster: Cluster, wanted: _ReadOptions, show: Print, count:
     partitions = await _partitions_of(cluster, wanted)
     bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
     options = ConsumerOptions(read_committed=wanted.read_committed)
-    is_wanted = wanted.is_wanted or (lambda _: True)
-    found = await last_records(cluster, bounds, count, options=options, is_wanted=is_wanted)
+    selected = await since(cluster, bounds, wanted.selection.least_ms)
+    found = await last_records(cluster, selected, count, options=options, matches=wanted.selection.matches)
     printer = _Printer(show, wanted, None)
-    for tp, placed in itertools.groupby(found, key=lambda one: one[0]):
+    for tp, placed in itertools.groupby(found.records, key=lambda one: one[0]):
         printer.print(tp, [record for _, record in placed])
     if wanted.end is None:
         ends = {tp: span.end_offset for tp, span in bounds.items()}
@@ -206,13 +219,13 @@ async def _read_tail(cluster: Cluster, wanted: _ReadOptions, show: Print, count:
 
 
 class _Printer:
-    """Prints the records that --grep selects to standard output, up to --count."""
+    """Prints the selected records to standard output, up to --count."""
 
     def __init__(self, show: Print, wanted: _ReadOptions, total: int | None) -> None:
         count = wanted.count
         self.progress = ProgressBar("records", total=count if total is None else min(total, count or total))
         self._show = show
-        self._is_wanted = wanted.is_wanted
+        self._matches = wanted.selection.matches
         self._left = count
         self._printed = 0
         self._is_terminal = sys.stdout.isatty()
@@ -226,7 +239,8 @@ class _Printer:
 
     def print(self, tp: TopicPartition, records: list[Record]) -> int:
         """Print these records up to the limit; returns how many records were passed for that."""
-        selected = records if self._is_wanted is None else [record for record in records if self._is_wanted(record)]
+        matches = self._matches
+        selected = records if matches is None else [record for record in records if matches(tp, record)]
         taken = selected if self._left is None else selected[: self._left]
         show, out = self._show, []
         for record in taken:
@@ -343,13 +357,31 @@ def _moved(shown: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, 
     return {tp: at for tp, at in shown.items() if at != starts[tp]}
 
 
-def _grep(pattern: str) -> Callable[[Record], bool]:
-    """Return whether a record's key or value contains a match. Raises `CommandFailed`."""
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The records that are wanted, all without a matcher; each has at least the timestamp `least_ms`."""
+
+    matches: Matcher | None = None
+    least_ms: int | None = None
+
+
+def _selection(grep: str | None, key: str | None, where: str | None, *, now_ms: int) -> _Selection:
+    """Read --grep, --key and --where. Raises `CommandFailed`."""
+    matchers, least_ms = list[Matcher](), None
+    if key is not None:
+        matchers.append(equal_key(key.encode("utf-8", "surrogateescape")))
     try:
-        search = re.compile(pattern.encode("utf-8", "surrogateescape")).search
-    except re.error as error:
-        raise usage_error(f"--grep: {pattern!r} is not a regular expression: {error}") from None
-    return lambda record: any(part is not None and search(part) is not None for part in (record.key, record.value))
+        if grep is not None:
+            matchers.append(compile_grep(grep))
+        if where is not None:
+            condition = parser.parse(where, now_ms=now_ms)
+            matchers.append(compile_filter(condition))
+            least_ms = least_timestamp_ms(condition)
+    except InvalidRegex as error:
+        raise usage_error(f"--grep: {grep!r} is not a regular expression: {error}") from None
+    except parser.InvalidFilter as error:
+        raise usage_error(f"--where: {error}", "`ottla consume --help` describes the conditions") from None
+    return _Selection(match_all(matchers), least_ms)
 
 
 def _printer(form: str, null: str) -> Print:
