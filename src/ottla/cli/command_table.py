@@ -24,6 +24,7 @@ COMMANDS = MappingProxyType(
         "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
         "consume": Command("ottla.cli.consume", "Print the records of topics."),
         "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
+        "top": Command("ottla.cli.top", "Show topics, groups and clients by their rates, until Ctrl-C."),
         "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),
         "acl": Command("ottla.cli.acl", "Access control lists: who may do what."),

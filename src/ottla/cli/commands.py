@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ottla.cli import completion
 from ottla.cli.base_commands import version_line
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.command_table import ABOUT, COMMANDS
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
 from ottla.core import garbage_collection
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(CommandGroup):
     """A group of commands whose modules are imported at their first use."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import completion
+from ottla.cli import completion, group_clone, group_watch
 from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found, usage_error
@@ -425,3 +425,7 @@ def delete_offsets(
     done = [outcome.name for outcome in outcomes if outcome.error is None]
     show_results([ItemResult(each, result, f"{result} the offset of {each}") for each in done], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="offset of")
+
+
+app.command(epilog=group_watch.EPILOG)(group_watch.watch)
+app.command(epilog=group_clone.EPILOG)(group_clone.clone)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import completion
+from ottla.cli import completion, topic_analyze, topic_clone
 from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
@@ -377,3 +377,7 @@ async def _free_after_s(cluster: Cluster, topic: TopicInfo) -> float | None:
         return None
     values = [int(entry.value) for entry in (*of_topic, *of_broker) if entry.value is not None]
     return sum(values) / 1000 if len(values) == 2 else None
+
+
+app.command(epilog=topic_analyze.EPILOG)(topic_analyze.analyze)
+app.command(epilog=topic_clone.EPILOG)(topic_clone.clone)

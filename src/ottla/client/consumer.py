@@ -8,7 +8,7 @@ are in `client/group_member.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +19,7 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.files import FileRegion
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.records.batch import NO_END_OFFSET, split
+from ottla.records.batch import NO_END_OFFSET, BatchHeader, split
 from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
@@ -51,12 +51,17 @@ class Consumer:
         *,
         end: Mapping[TopicPartition, int] | None = None,
         options: ConsumerOptions | None = None,
+        on_batch: Callable[[TopicPartition, BatchHeader], None] | None = None,
     ) -> None:
-        """Take `positions` and `end`, which is exclusive; a partition without an end is read without end."""
+        """Take `positions` and `end`, which is exclusive; a partition without an end is read without end.
+
+        `on_batch` gets the header of each batch in the range, before its records.
+        """
         self.options = options or ConsumerOptions()
         self.positions = dict(positions)
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._cluster = cluster
+        self._on_batch = on_batch
         self._end = dict(end or {})
         self._fetch_at = {tp: at for tp, at in positions.items() if not self._is_done(tp, at)}
         self._fetching: dict[int, asyncio.Task[Any]] = {}
@@ -251,6 +256,8 @@ class Consumer:
             batch = view[at : at + header.size_bytes]
             if self.options.check_crcs and not is_checksum_right(batch, header):
                 raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
+            if self._on_batch is not None and header.base_offset < end_offset and header.last_offset >= from_offset:
+                self._on_batch(tp, header)
             if not is_visible(header, batch, aborted, read_committed=self.options.read_committed):
                 continue
             records = [record for record in read_records(batch) if from_offset <= record.offset < end_offset]

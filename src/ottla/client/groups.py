@@ -203,10 +203,12 @@ async def commit_offsets(
     *,
     generation_id: int = -1,
     member_id: str = "",
+    metadata: Mapping[TopicPartition, str] | None = None,
 ) -> None:
     """Commit offsets of a group: as a member, or (without generation) of a group that has no members.
 
-    Raises the first partition's error, such as `UnknownMemberId` for a group that has members.
+    `metadata` is what clients keep beside an offset. Raises the first partition's error, such as `UnknownMemberId` for
+    a group that has members.
     """
     from ottla.wire.generated.offset_commit import (
         OffsetCommitRequest,
@@ -218,7 +220,12 @@ async def commit_offsets(
         OffsetCommitRequestTopic(
             name=topic,
             partitions=[
-                OffsetCommitRequestPartition(partition_index=tp.partition, committed_offset=offsets[tp]) for tp in group
+                OffsetCommitRequestPartition(
+                    partition_index=tp.partition,
+                    committed_offset=offsets[tp],
+                    committed_metadata=(metadata or {}).get(tp, ""),
+                )
+                for tp in group
             ],
         )
         for topic, group in by_topic(offsets).items()

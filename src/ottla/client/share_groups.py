@@ -5,7 +5,7 @@ The start offset of a partition is the first one that the group has not finished
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.client.admin import Outcome
@@ -15,7 +15,10 @@ from ottla.client.groups import OffsetAndMetadata
 from ottla.client.offsets import by_topic
 from ottla.core.errors import error_for
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import new_uuid
 from ottla.wire.apis import ApiKey
+
+_JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
 
 if TYPE_CHECKING:
     from ottla.wire.generated.describe_share_group_offsets import DescribeShareGroupOffsetsResponse
@@ -48,6 +51,30 @@ async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition,
         return offsets
 
     return await cluster.retrying(attempt)
+
+
+async def create_share_group(cluster: Cluster, group_id: str, topics: Sequence[str]) -> None:
+    """Create a share group without members: a member joins, which subscribes these topics, and leaves.
+
+    A broker alters start offsets only of a group that exists.
+    """
+    from ottla.wire.generated.share_group_heartbeat import ShareGroupHeartbeatRequest
+
+    member_id = str(new_uuid())
+    for member_epoch in (_JOIN_EPOCH, _LEAVE_EPOCH):
+
+        async def attempt(member_epoch: int = member_epoch) -> None:
+            ask = ShareGroupHeartbeatRequest(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=member_epoch,
+                subscribed_topic_names=list(topics) if member_epoch == _JOIN_EPOCH else None,
+            )
+            node_id = await cluster.coordinator(group_id)
+            answer = await cluster.request(node_id, ApiKey.SHARE_GROUP_HEARTBEAT, ask)
+            raise_for(answer.error_code, answer.error_message, about=f"group {group_id}")
+
+        await cluster.retrying(attempt)
 
 
 async def alter_start_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

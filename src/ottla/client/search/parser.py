@@ -130,10 +130,10 @@ class _Parser:
         self._conditions = 0
 
     def parse(self) -> Expression:
-        found = self._or()
+        expression = self._or()
         if self._next.kind:
             self._fail("expected `and`, `or` or the end")
-        return found
+        return expression
 
     @property
     def _next(self) -> _Token:
@@ -191,8 +191,8 @@ class _Parser:
         self._count_condition(self._next)
         field = self._field()
         is_negated = self._takes("not")
-        found = self._predicate(field)
-        return Not(found) if is_negated else found
+        condition = self._predicate(field)
+        return Not(condition) if is_negated else condition
 
     def _count_condition(self, token: _Token) -> None:
         self._conditions += 1
