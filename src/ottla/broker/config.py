@@ -59,6 +59,10 @@ from ottla.transactions.config import TransactionConfig
 
 T = TypeVar("T")
 
+_OF_SECURITY = (
+    "ssl.", "sasl.", "listener.name.", "security.inter.broker.protocol", "super.users", "allow.everyone."
+)  # fmt: skip
+"""Begin the settings that have no effect without a listener or an authorizer that uses them."""
 SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
@@ -214,6 +218,10 @@ def read(
         raise InvalidSettings([*problems, *error.problems], warnings) from None
     if problems:
         raise InvalidSettings(problems, warnings)
+    if any(key.startswith(_OF_SECURITY) for key in given):
+        from ottla.broker.unused_security import security_without_effect
+
+        warnings += security_without_effect(config)
     return config, warnings
 
 

@@ -1,0 +1,54 @@
+"""Finds settings of security that have no effect, because no listener uses them: they look as if they were in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.broker.listeners import security_protocols, to_listen_at
+from ottla.core.settings import SettingText, split_listener_key
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+
+_OF_AUTHORIZER = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+_OFF = frozenset({"", "none", "false", "null"})
+_INTER_BROKER = "security.inter.broker.protocol"
+
+
+def security_without_effect(config: BrokerConfig) -> list[str]:
+    """Return a warning for each kind of security that settings ask for and no listener has. Raises InvalidSettings."""
+    given = {key: value for key, value in config.given.items() if value.text.strip().lower() not in _OFF}
+    protocols = security_protocols(config.net)
+    used = {protocols[endpoint.listener] for endpoint in to_listen_at(config.net)}
+    warnings = []
+    if not any(protocol.uses_tls for protocol in used) and (unused := _named(given, "ssl.")):
+        warnings.append(f"no listener has TLS, so nothing is encrypted; without effect: {unused}. Use SSL or SASL_SSL")
+    if not any(protocol.uses_sasl for protocol in used) and (unused := _named(given, "sasl.")):
+        warnings.append(
+            f"no listener has SASL, so no client signs in; without effect: {unused}. Use SASL_SSL or SASL_PLAINTEXT"
+        )
+    if "authorizer.class.name" not in given:
+        unused = ", ".join(f"{key} ({given[key].origin})" for key in sorted(_OF_AUTHORIZER & given.keys()))
+        if unused:
+            warnings.append(
+                f"there is no authorizer, so every client may do everything; without effect: {unused}. Set "
+                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+            )
+    asked = given.get(_INTER_BROKER)
+    if asked is not None and asked.text.upper() not in {protocol.name for protocol in used}:
+        names = ", ".join(sorted(protocol.name for protocol in used))
+        warnings.append(
+            f"{_INTER_BROKER}={asked.text} ({asked.origin}) has no effect on a broker alone, and one of a cluster "
+            f"would not start with it: the listeners have {names}"
+        )
+    return warnings
+
+
+def _named(given: Mapping[str, SettingText], prefix: str) -> str:
+    """List the settings of all listeners with this prefix, and their origins."""
+    return ", ".join(
+        f"{key} ({value.origin})"
+        for key, value in sorted(given.items())
+        if split_listener_key(key)[1].startswith(prefix)
+    )
