@@ -28,10 +28,11 @@ Ottla reads Kafka's own `server.properties`, with Kafka's names. A value comes f
 All invalid settings are reported together, each with its source. Unknown names in a file are listed in one warning; an
 unknown name on the command line is an error. So is a setting of Kafka's security that Ottla does not have (Kerberos,
 classes of Java): a start without it would look like one with it. Those of a KRaft quorum (`process.roles`) have no
-effect, and are named in a warning, and so are settings of TLS, SASL and ACLs that no listener and no authorizer uses. A duration or a size may have a unit: `log.retention.hours=7d`,
-`log.segment.bytes=512MiB`. `ottla server --check` validates everything and starts nothing. *Live* settings change
-without a restart, by `ottla config set` or any Kafka client's AlterConfigs. The column *Meaning* names the topic
-setting that overrides a setting of the broker, if there is one ([topic settings](topic-settings.md)).
+effect, and are named in a warning, and so are settings of TLS, SASL and ACLs that no listener and no authorizer uses. A
+duration or a size may have a unit: `log.retention.hours=7d`, `log.segment.bytes=512MiB`. `ottla server --check`
+validates everything and starts nothing. *Live* settings change without a restart, by `ottla config set` or any Kafka
+client's AlterConfigs. The column *Meaning* names the topic setting that overrides a setting of the broker, if there is
+one ([topic settings](topic-settings.md)).
 
 The log level is not a setting but the environment variable `OTTLA_LOG_LEVEL` ([operating](operating.md#logs)).
 
