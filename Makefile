@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ vulnerabilities: .venv/ready  ## ask the package index for known vulnerabilities
 
 changelog: .venv/ready  ## the next section of CHANGELOG.md, of the files in changes/; VERSION=0.2.0 writes it and removes them
 	$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
+
+docs: .venv/ready  ## the pages as a site, in build/site: needs no network
+	$(BIN)/python tools/build_docs_site.py
 
 generate: .venv/ready  ## write the generated code and pages
 	$(BIN)/python tools/generate.py
