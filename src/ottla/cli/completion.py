@@ -78,11 +78,16 @@ def changes_of_resource(ctx: typer.Context, incomplete: str) -> list[str]:
     return _assignments(settings_of_resource(ctx, incomplete), incomplete)
 
 
-def topic_settings(incomplete: str) -> list[str]:
-    """Return `NAME=` for the topic settings that begin with the text."""
+def topic_setting_names(incomplete: str) -> list[str]:
+    """Return the topic settings that begin with the text."""
     from ottla.storage.config import topic_settings as declared
 
-    return _assignments(declared(), incomplete)
+    return sorted(name for name in declared() if name.startswith(incomplete))
+
+
+def topic_settings(incomplete: str) -> list[str]:
+    """Return `NAME=` for the topic settings that begin with the text."""
+    return _assignments(topic_setting_names(""), incomplete)
 
 
 def broker_settings(incomplete: str) -> list[str]:

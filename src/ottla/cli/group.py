@@ -279,7 +279,13 @@ def seek(
     name: Name,
     to: Annotated[str, typer.Option("--to", metavar="OFFSET", help="start, end, 100, -10, -1h, @time.")],
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable. Default: all with commits.")
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Only this topic; repeatable. Default: all with commits.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
@@ -391,7 +397,9 @@ def delete(
 @app.command("delete-offsets")
 def delete_offsets(
     name: Name,
-    topic: Annotated[list[str], typer.Option("--topic", "-t", help="The topic; may be repeated.")],
+    topic: Annotated[
+        list[str], typer.Option("--topic", "-t", help="The topic; may be repeated.", autocompletion=completion.topics)
+    ],
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,

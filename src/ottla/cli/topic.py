@@ -242,7 +242,13 @@ def alter(
     ] = None,
     config: Settings = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="A topic setting to reset to its default.")
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            help="A topic setting to reset to its default.",
+            autocompletion=completion.topic_setting_names,
+        ),
     ] = None,
     dry_run: DryRun = False,
     shape: Format = OutputFormat.TABLE,
