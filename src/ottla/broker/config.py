@@ -221,7 +221,7 @@ def read(
     if any(key.startswith(_OF_SECURITY) for key in given):
         from ottla.broker.unused_security import security_without_effect
 
-        warnings += security_without_effect(config)
+        warnings += security_without_effect(config.given, config.net)
     return config, warnings
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ottla.broker.listeners import security_protocols, to_listen_at
 from ottla.core.settings import SettingText, split_listener_key
-
-if TYPE_CHECKING:
-    from ottla.broker.config import BrokerConfig
+from ottla.net.config import NetConfig
 
 _OF_AUTHORIZER = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 _OFF = frozenset({"", "none", "false", "null"})
 _INTER_BROKER = "security.inter.broker.protocol"
 
 
-def security_without_effect(config: BrokerConfig) -> list[str]:
+def security_without_effect(all_given: Mapping[str, SettingText], net: NetConfig) -> list[str]:
     """Return a warning for each kind of security that settings ask for and no listener has. Raises InvalidSettings."""
-    given = {key: value for key, value in config.given.items() if value.text.strip().lower() not in _OFF}
-    protocols = security_protocols(config.net)
-    used = {protocols[endpoint.listener] for endpoint in to_listen_at(config.net)}
+    given = {key: value for key, value in all_given.items() if value.text.strip().lower() not in _OFF}
+    protocols = security_protocols(net)
+    used = {protocols[endpoint.listener] for endpoint in to_listen_at(net)}
     warnings = []
     if not any(protocol.uses_tls for protocol in used) and (unused := _named(given, "ssl.")):
         warnings.append(f"no listener has TLS, so nothing is encrypted; without effect: {unused}. Use SSL or SASL_SSL")

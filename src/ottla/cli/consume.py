@@ -19,6 +19,7 @@ from ottla.cli.name_patterns import existing_topic, is_pattern, select
 from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
 from ottla.cli.output import ProgressBar
+from ottla.cli.record_decoder import Decode, decoder
 from ottla.cli.record_formatter import HELP as FORMAT_HELP
 from ottla.cli.record_formatter import InvalidFormat, compile_format
 from ottla.cli.record_json import TextRecord, to_json
@@ -81,6 +82,11 @@ Where = Annotated[
     str | None, typer.Option("--where", metavar="CONDITION", help="Only records that fulfil it: 'value.amount > 10'.")
 ]
 Key = Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="Only records with this key.")]
+Partitions = Annotated[str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")]
+Registry = Annotated[
+    str | None,
+    typer.Option("--registry", metavar="URL", help="A schema registry, by which keys and values are decoded to JSON."),
+]
 
 
 @app.command(epilog=_EPILOG)
@@ -98,13 +104,12 @@ def consume(
     grep: Grep = None,
     key: Key = None,
     where: Where = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
-    ] = None,
+    partition: Partitions = None,
     group: Group = None,
     form: Annotated[
         str, typer.Option("--format", "-f", metavar="FORMAT", help="json, or a format like '%p:%o %k=%v\\n'.")
     ] = "%v\\n",
+    registry: Registry = None,
     null: Annotated[str, typer.Option("--null", metavar="TEXT", help="Printed for a key or value that is null.")] = "",
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="Whether to print records of open and aborted transactions too.")
@@ -117,9 +122,8 @@ def consume(
     """Print the records of topics.
 
     Without --follow it stops at the end that the topic had when the command began. --format json prints a record per
-    line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that exceeds
-    the offsets still kept is limited to them. --tail takes the records with the greatest timestamps. --count and --tail
-    count the records that --grep, --key and --where select.
+    line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. --tail takes the
+    records with the greatest timestamps. --count and --tail count what --grep, --key and --where select.
     """
     now_ms = SystemClock().wall_ms()
     wanted = _ReadOptions(
@@ -130,20 +134,22 @@ def consume(
         count=count,
         tail=tail,
         read_committed=isolation is Isolation.READ_COMMITTED and not read_uncommitted,
-        selection=_selection(grep, key, where, now_ms=now_ms),
+        selection=_selection(grep, key, where, registry, now_ms=now_ms),
     )
     check_range(wanted.first, wanted.end)
     if tail is not None and (first or end or count or group):
         raise usage_error("--tail cannot be combined with --from, --to, --count or --group")
-    show = _printer(form, null)
-    target = ConnectionOptions(brokers, profile, timeout)
-    if group is None:
-        run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
-        return
-    if partition is not None or end is not None:
+    if group is not None and (partition is not None or end is not None):
         raise usage_error("--group cannot be combined with --partition or --to: the group assigns the partitions")
-    first_spec = None if first is None else wanted.first
-    run_on_cluster(target, lambda cluster: _read_as_member(cluster, group, wanted, show, first_spec, follow=follow))
+    show, begin = _printer(form, null), None if first is None else wanted.first
+
+    async def work(cluster: Cluster) -> None:
+        if group is None:
+            await _read(cluster, wanted, show)
+        else:
+            await _read_as_member(cluster, group, wanted, show, begin, follow=follow)
+
+    run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,7 @@ class _Printer:
         self.progress = ProgressBar("records", total=count if total is None else min(total, count or total))
         self._show = show
         self._matches = wanted.selection.matches
+        self._decode = wanted.selection.decode
         self._left = count
         self._printed = 0
         self._is_terminal = sys.stdout.isatty()
@@ -242,8 +249,8 @@ class _Printer:
         matches = self._matches
         selected = records if matches is None else [record for record in records if matches(tp, record)]
         taken = selected if self._left is None else selected[: self._left]
-        show, out = self._show, []
-        for record in taken:
+        show, decode, out = self._show, self._decode, []
+        for record in taken if decode is None else map(decode, taken):
             offset, timestamp_ms, key, value, headers = record
             out.append(show(TextRecord(key, value, headers, timestamp_ms, tp.partition, tp.topic, offset)))
         sys.stdout.buffer.write(b"".join(out))
@@ -363,10 +370,13 @@ class _Selection:
 
     matches: Matcher | None = None
     least_ms: int | None = None
+    decode: Decode | None = None
 
 
-def _selection(grep: str | None, key: str | None, where: str | None, *, now_ms: int) -> _Selection:
-    """Read --grep, --key and --where. Raises `CommandFailed`."""
+def _selection(
+    grep: str | None, key: str | None, where: str | None, registry: str | None, *, now_ms: int
+) -> _Selection:
+    """Read --grep, --key, --where and --registry; records are selected as they are printed. Raises `CommandFailed`."""
     matchers, least_ms = list[Matcher](), None
     if key is not None:
         matchers.append(equal_key(key.encode("utf-8", "surrogateescape")))
@@ -381,7 +391,10 @@ def _selection(grep: str | None, key: str | None, where: str | None, *, now_ms: 
         raise usage_error(f"--grep: {grep!r} is not a regular expression: {error}") from None
     except parser.InvalidFilter as error:
         raise usage_error(f"--where: {error}", "`ottla consume --help` describes the conditions") from None
-    return _Selection(match_all(matchers), least_ms)
+    matches, decode = match_all(matchers), None if registry is None else decoder(registry)
+    if matches is None or decode is None:
+        return _Selection(matches, least_ms, decode)
+    return _Selection(lambda tp, record: matches(tp, decode(record)), least_ms, decode)
 
 
 def _printer(form: str, null: str) -> Print:

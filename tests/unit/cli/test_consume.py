@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import uuid
+from decimal import Decimal
 
+import fastavro
 import pytest
 
 from ottla.testing import Kafka, ProducerRecord
+from tests.support.schema_registry import fake_registry
 from tests.unit.cli.conftest import CommandLine
 
 DAY_MS = 86_400_000
@@ -65,3 +70,40 @@ def test_a_condition_with_a_mistake_is_refused_with_its_position(cli: CommandLin
     assert "--where: unexpected '= \"a\"'; write == at position 5" in refused
     assert "`ottla consume --help` describes the conditions" in refused
     assert "'(' is not a regular expression" in cli.fails("consume", "t", "--grep", "(", code=2)
+
+
+def test_avro_of_a_schema_registry_is_decoded_before_records_are_selected_and_printed(
+    cli: CommandLine, broker: Kafka
+) -> None:
+    broker.create_topic("registered")
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+            {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "raw", "type": ["null", "bytes"]},
+        ],
+    }
+    with fake_registry() as registry:
+        registry.register(7, schema)
+        for amount in (5, 1250):
+            order = {"id": uuid.UUID(int=1), "amount": Decimal(amount) / 100, "at": FIRST_MS, "raw": b"\xff"}
+            body = io.BytesIO()
+            fastavro.schemaless_writer(body, fastavro.parse_schema(schema), order)
+            broker.produce("registered", b"\0" + (7).to_bytes(4) + body.getvalue())
+        broker.produce("registered", "plain")
+        where = ("--registry", registry.url, "--where", "value.amount > 10")
+        (line,) = cli.out("consume", "registered", *where).splitlines()
+        assert json.loads(line) == {
+            "id": "00000000-0000-0000-0000-000000000001",
+            "amount": 12.5,
+            "at": "2026-01-01T00:00:00+00:00",
+            "raw": "/w==",
+        }
+        assert cli.out("consume", "registered", "--registry", registry.url).splitlines()[-1] == "plain"
+        assert registry.asked["/schemas/ids/7"] == 2, "once a command"
+        registry.broken = 100
+        assert "answers 500" in cli.fails("consume", "registered", "--registry", registry.url, code=1)
+    assert "write a URL like" in cli.fails("consume", "registered", "--registry", "registry:8081", code=2)
