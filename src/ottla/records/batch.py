@@ -56,7 +56,7 @@ _UNPACK: Final = HEADER.unpack_from
 _BASE_OFFSET: Final = struct.Struct(">q").pack_into
 _EPOCH: Final = struct.Struct(">i").pack_into
 ATTRIBUTES_BYTE_AT: Final = 22
-"""Where the byte of `attributes` is that has all known ones: to look at one without reading the header."""
+"""The place of the second byte of `attributes`, which has all known ones."""
 _EPOCH_AT: Final = 12
 _CRC: Final = struct.Struct(">I").pack_into
 _ATTRIBUTES: Final = struct.Struct(">h")

@@ -164,7 +164,7 @@ class DelayedFetch(DelayedOperation):
         decisions: dict[str, bool] = {}
         for place, each in enumerate(self._wanted[first:end], first):
             name = each.topic
-            if each.topic_id != NO_TOPIC_ID:
+            if each.topic_id is not NO_TOPIC_ID and each.topic_id != NO_TOPIC_ID:  # comparing two runs Python
                 topic = view.topic_by_id.get(each.topic_id)
                 name = each.name if topic is None else topic.name
             denied = is_denied
