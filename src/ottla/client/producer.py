@@ -545,6 +545,9 @@ class Producer:
 
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         answer: InitProducerIdResponse = await self._cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
+        if answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # Kafka has no truer code
+            away = "the controller or the metadata store is away"
+            raise_for(answer.error_code, away, about="no producer id")
         raise_for(answer.error_code, about="allocating a producer id")
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 

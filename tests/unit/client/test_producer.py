@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from ottla.client.addresses import Address
+from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.producer import Producer, ProducerOptions, RecordGroup, RecordRefused
 from ottla.client.retry_report import RetryReport
 from ottla.core.clock import SystemClock
 from ottla.core.errors import (
     ErrorCode,
+    KafkaError,
     MessageTooLarge,
     OutOfOrderSequenceNumber,
     StorageError,
@@ -25,6 +26,7 @@ from ottla.core.errors import (
 from ottla.records.batch import BatchHeader
 from ottla.records.builder import NewRecord
 from ottla.records.record_reader import read_records
+from ottla.testing import kafka
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated.init_producer_id import InitProducerIdResponse
 from ottla.wire.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
@@ -280,3 +282,16 @@ async def test_the_success_of_one_partition_is_not_reported_as_the_end_of_the_fa
         broker.answers[ApiKey.PRODUCE] = log.append
         await waiting
         assert reports[1].startswith("it works again, after ")
+
+
+async def test_no_producer_id_while_the_controller_is_away_says_so() -> None:
+    with kafka(topics=["orders"]) as k:
+        k.fail("InitProducerId", "COORDINATOR_LOAD_IN_PROGRESS")
+        options = ClientOptions(retry_s=0.1)
+        async with (
+            await Cluster.connect(parse_addresses(k.bootstrap), options=options) as cluster,
+            Producer(cluster, clock=SystemClock()) as producer,
+        ):
+            answer = await producer.send("orders", value=b"x")
+            with pytest.raises(KafkaError, match="no producer id: the controller or the metadata store is away"):
+                await answer
