@@ -1,16 +1,19 @@
-"""Makes the security audit log that the settings ask for."""
+"""Makes the outputs that the settings ask for: of the security audit log, and of the events."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.core.events import Event, EventKind, encode
 from ottla.core.files import FileSystem
+from ottla.core.ids import AUDIT_TOPIC, EVENTS_TOPIC
 from ottla.core.runtime import make_executor
-from ottla.security.audit_log import AuditLog, AuditOutput
+from ottla.security.audit_log import AuditLog, AuditOutput, AuditQueue
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
+    from ottla.core.events import EventOutput
 
 
 def make_audit_log(services: Services, files: FileSystem) -> AuditLog:
@@ -35,7 +38,18 @@ def make_audit_log(services: Services, files: FileSystem) -> AuditLog:
             )
         )
     if config.topic_enable:
-        from ottla.broker.audit_topic import AuditTopic
+        from ottla.broker.entry_topic import EntryTopic
 
-        outputs.append(AuditTopic(services, entries_max=config.entries_max))
+        queue = AuditQueue(entries_max=config.entries_max)
+        outputs.append(EntryTopic(services, AUDIT_TOPIC, queue, "audit log"))
     return AuditLog(outputs, clock=clock, logs_allowed=config.logs_allowed)
+
+
+def make_event_topic(services: Services) -> EventOutput:
+    """Return what writes events to their topic."""
+    from ottla.broker.entry_topic import EntryTopic
+    from ottla.core.entry_queue import EntryQueue
+
+    dropped = Event(EventKind.DROPPED, "more events than could be written")
+    queue = EntryQueue(encode, dropped, entries_max=services.config.events.events_max)
+    return EntryTopic(services, EVENTS_TOPIC, queue, "log of events")

@@ -33,6 +33,7 @@ from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_m
 from ottla.controller.controller import Controller
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError
+from ottla.core.events import EventLog
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
@@ -113,6 +114,7 @@ class Broker:
         self._initial_users = initial_users or {}  # passwords by user
         self.is_serving = False  # it has accepted connections
         self._node_id = config.server.node_id
+        self._events: EventLog | None = None  # since the start
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
@@ -145,6 +147,7 @@ class Broker:
         broker answers, so that it must know the cluster, and be known in it, before it answers anything.
         """
         config = self._config
+        events = self._events = self._make_events()
         self._load_tls()
         self._sasl = self._open_sasl()
         listeners = self._listeners = self._make_listeners()
@@ -167,6 +170,8 @@ class Broker:
             on_availability=self._availability,
             on_all_lost=self._on_all_lost,
             config=config.replication,
+            events=events,
+            slow_fsync_s=config.events.slow_fsync_ms / 1000,
         )
         cluster.subscribe(replicas.follow)
         controller = self._make_controller(store, cluster, slices)
@@ -175,27 +180,50 @@ class Broker:
         services.dynamic_secrets = lambda: self._secrets
         services.tokens = self._make_tokens(cluster)
         services.audit_log = self._make_audit_log(services)
+        self._publish(events, services)
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
         await self._add_users(storage.store, cluster)
         await self._follow_cluster(storage, services, cluster)
         await self._update_tls(services)
-        decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
-        self._driver = RequestDriver(
+        self._driver = self._make_driver(services, cluster)
+        cluster.subscribe(self._follow_quotas)
+        await listeners.listen(await self._dispatch(services, self._driver))
+        self.is_serving = True
+        self._start_tasks(storage, services, cluster, report)
+        return bound
+
+    def _make_driver(self, services: Services, cluster: MetadataCache) -> RequestDriver:
+        return RequestDriver(
             services,
-            decoded,
+            ByteBudget(self._config.net.queued_request_bytes_max // DECODED_SHARE),
             admission=self._admission,
             authorizer=self._make_authorizer(cluster, services),
             accounting=self._accounting,
             audit_log=services.audit_log,
             snapshot_age=self._snapshot_age,
         )
-        cluster.subscribe(self._follow_quotas)
-        await listeners.listen(await self._dispatch(services, self._driver))
-        self.is_serving = True
-        self._start_tasks(storage, services, cluster, report)
-        return bound
+
+    def _make_events(self) -> EventLog:
+        """Return the log of events; slow requests are recorded in it if the settings say what is slow."""
+        config = self._config.events
+        post = asyncio.get_running_loop().call_soon_threadsafe
+        events = EventLog(self._clock, node_id=self._node_id, events_max=config.events_max, post=post)
+        if config.slow_request_ms >= 0:
+            from ottla.broker.requests.slow_requests import SlowRequests
+
+            slow_s = config.slow_request_ms / 1000
+            self._accounting = SlowRequests(self._clock, events, slow_s=slow_s, inner=self._accounting)
+        return events
+
+    def _publish(self, events: EventLog, services: Services) -> None:
+        """Let handlers record events, and have all written to the topic if the settings ask for it."""
+        services.events = events
+        if self._config.events.topic_enable:
+            from ottla.broker.audit_outputs import make_event_topic
+
+            events.output = make_event_topic(services)
 
     def _make_tokens(self, cluster: MetadataCache) -> DelegationTokens | None:
         """Return the delegation tokens of the cluster; None without a key for them."""
@@ -233,7 +261,7 @@ class Broker:
             return None
         from ottla.security.authorizer import AclAuthorizer
 
-        return AclAuthorizer(cluster, self._config.authorizer, services.audit_log)
+        return AclAuthorizer(cluster, self._config.authorizer, services.audit_log, self._events)
 
     def _make_services(
         self,
@@ -267,6 +295,7 @@ class Broker:
             create_named_topic=channel.create_topic,
             current_config=self._current_config,
             connect_to=nodes.connect_to,
+            events=self._events,
         )
         return Services(
             node_id=self._node_id,
@@ -315,6 +344,7 @@ class Broker:
             rng=new_random(),
             node_id=self._node_id,
             slices=slices,
+            events=self._events,
         )
 
     def _inter_broker_dial(self, listener: str) -> Callable[[], Dial] | None:
@@ -385,6 +415,7 @@ class Broker:
             budget=self.request_memory,
             sign_in_budget=None if self._sasl is None else ByteBudget(SIGN_IN_BYTES_MAX),
             now=self._clock.monotonic,
+            events=self._events,
             limits=ConnectionLimits(
                 net,
                 partial(self._config.of_listener, NetConfig),
@@ -485,7 +516,12 @@ class Broker:
             assert self._driver is not None, "it follows once there is a driver"
             assert self._listeners is not None
             self._quotas = Quotas(
-                self._config.quotas, self._driver, self._listeners, self._accounting, self._clock.monotonic
+                self._config.quotas,
+                self._driver,
+                self._listeners,
+                self._accounting,
+                self._clock.monotonic,
+                self._events,
             )
             old = ClusterView()
         self._quotas.follow(old, new)
@@ -579,6 +615,7 @@ class Broker:
                 config=lambda: services.config.cleaner,
                 clock=self._clock,
                 new_worker=self._new_cleaner_worker,
+                events=services.events,
             )
 
     def _new_cleaner_worker(self) -> Worker:
@@ -725,6 +762,8 @@ class Broker:
             await services.record_validation.close()
             if services.audit_log is not None:
                 await services.audit_log.close()
+            if services.events is not None:
+                await services.events.close()
         for task in (self._watching_tls, self._starting_maintenance, self._removing_tokens):
             if task is not None:
                 task.cancel()

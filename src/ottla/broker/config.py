@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ottla.broker.event_config import EventConfig
 from ottla.broker.http_config import HttpConfig, MetricsConfig
 from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
@@ -81,6 +82,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "authorizer": ("Access control", AuthorizerConfig),
     "zookeeper": ("ZooKeeper", ZooKeeperConfig),
     "audit": ("Security audit log", AuditConfig),
+    "events": ("Events and log", EventConfig),
     "tokens": ("Delegation tokens", TokenConfig),
     "secrets": ("Encrypted settings", SecretConfig),
     "http": ("HTTP", HttpConfig),
@@ -109,6 +111,7 @@ class BrokerConfig:
     authorizer: AuthorizerConfig
     zookeeper: ZooKeeperConfig
     audit: AuditConfig
+    events: EventConfig
     tokens: TokenConfig
     secrets: SecretConfig
     http: HttpConfig

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.core.clock import Clock
+from ottla.core.events import EventLog
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.topic import InternalTopic
 from ottla.metadata_store.cluster_view import ClusterView
@@ -73,10 +74,12 @@ class Coordinators:
         create_named_topic: Callable[[CreateTopic], Awaitable[None]],
         current_config: Callable[[], BrokerConfig],
         connect_to: ConnectTo,
+        events: EventLog | None = None,
     ) -> None:
         self._config, self._node_id = config, config.server.node_id
         self._cluster, self._replicas, self._producer_ids = cluster, replicas, producer_ids
         self._clock, self._create_topic, self._connect_to = clock, create_topic, connect_to
+        self._events = events
         self._create_named_topic, self._current_config = create_named_topic, current_config
         self._created: list[LedPartitions[Any]] = []
         self._followers: list[Follower] = []
@@ -90,7 +93,9 @@ class Coordinators:
         from ottla.groups.coordinator import GroupCoordinator
 
         log = self._topic(OFFSETS_TOPIC)
-        created = GroupCoordinator(self._config.groups, clock=self._clock, log=log, node_id=self._node_id)
+        created = GroupCoordinator(
+            self._config.groups, clock=self._clock, log=log, node_id=self._node_id, events=self._events
+        )
         created.start()
         self._begin_to_follow(created.led, created.follow)
         self._closers.append(created.close)
@@ -197,7 +202,12 @@ class Coordinators:
         self._followers.append(dead_letters.follow)
         self._closers.append(dead_letters.close)
         created = SharePartitionManager(
-            config, persister=persister, dead_letters=dead_letters, clock=self._clock, settings=settings
+            config,
+            persister=persister,
+            dead_letters=dead_letters,
+            clock=self._clock,
+            settings=settings,
+            events=self._events,
         )
         self._closers.append(created.close)
         return created

@@ -17,6 +17,7 @@ from typing import Final
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.handler_parts.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
+from ottla.broker.refusal_events import record_refusal
 from ottla.broker.remote.transaction_verification import TransactionVerification
 from ottla.broker.services import Services
 from ottla.core.errors import (
@@ -77,6 +78,7 @@ class DelayedProduce(DelayedOperation):
         "_services",
         "_unreplicated",
         "_unvalidated",
+        "client_id",
         "refusal",
         "verification",
     )
@@ -90,6 +92,7 @@ class DelayedProduce(DelayedOperation):
         self._listener = listener  # of the client: the endpoints of new leaders are given for it
         self._endpoints: Mapping[int, NodeEndpoint] = _NO_ENDPOINTS  # of the new leaders that the response names
         self._request = request
+        self.client_id: str | None = None  # for events
         self.verification: TransactionVerification | None = None  # of its transactional batches
         self.refusal: KafkaError | None = None  # of the request as a whole, which each of its partitions gets
         if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
@@ -126,7 +129,7 @@ class DelayedProduce(DelayedOperation):
                     else:
                         self._append(partition, records, header, part, now_ms, None)
                 except (KafkaError, OSError) as error:
-                    self.refuse(part, error)
+                    self.refuse(part, error, name)
 
     def _validate(self, partition: Partition, records: memoryview, part: ProducePartition, now_ms: int) -> None:
         """Begin the validation of a batch. Raises the KafkaError to respond with."""
@@ -137,8 +140,10 @@ class DelayedProduce(DelayedOperation):
             self._unvalidated -= 1
             raise
 
-    def refuse(self, part: ProducePartition, error: BaseException) -> None:
+    def refuse(self, part: ProducePartition, error: BaseException, topic: str = "") -> None:
         """Refuse the batch of a partition."""
+        if (events := self._services.events) is not None:
+            record_refusal(events, error, topic=topic, partition=part.index, client=self.client_id or "")
         self._note_leader(error)
         _refuse(part, error)
 
@@ -153,13 +158,13 @@ class DelayedProduce(DelayedOperation):
         """Append or refuse a batch that the record validation queue has validated."""
         assert isinstance(part, ProducePartition)
         if batch.refusal is not None:  # not raised: this frame holds the batch, and the batch the refusal
-            self.refuse(part, batch.refusal)
+            self.refuse(part, batch.refusal, partition.topic_partition.topic)
         else:
             try:
                 now_ms = self._services.clock.wall_ms()
                 self._append(partition, batch.records, None, part, now_ms, batch.config)
             except Exception as error:  # noqa: BLE001 - one partition's outcome, whatever it is: error_code_for maps it
-                self.refuse(part, error)
+                self.refuse(part, error, partition.topic_partition.topic)
         self.complete_or_wait()
 
     def complete_or_wait(self) -> None:

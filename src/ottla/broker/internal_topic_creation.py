@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.controller.topics import CreateTopic
 from ottla.core.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
-from ottla.core.ids import AUDIT_TOPIC, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
+from ottla.core.ids import AUDIT_TOPIC, EVENTS_TOPIC, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
@@ -65,6 +65,10 @@ def _layout_of(services: Services, topic: str) -> _Layout:
         audit = services.config.audit
         configs = {"cleanup.policy": "delete", "retention.ms": str(audit.topic_retention_ms)}
         return _Layout(audit.topic_partitions, audit.topic_replication_factor, configs)
+    if topic == EVENTS_TOPIC:
+        events = services.config.events
+        configs = {"cleanup.policy": "delete", "retention.ms": str(events.topic_retention_ms)}
+        return _Layout(events.topic_partitions, events.topic_replication_factor, configs)
     assert topic == TRANSACTIONS_TOPIC, topic
     transactions = services.config.transactions
     configs = {

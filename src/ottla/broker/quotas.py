@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.stages import Accounting
+from ottla.core.events import EventLog
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.net.server import Listeners
 from ottla.security.config import QuotaConfig
@@ -26,8 +27,10 @@ class Quotas:
         listeners: Listeners,
         accounting: Accounting | None,
         now: Callable[[], float],
+        events: EventLog | None = None,
     ) -> None:
         self._driver, self._listeners, self._accounting = driver, listeners, accounting
+        self._events = events
         self._table = QuotaTable()
         self.clients = ClientQuotas(config, self._table, now)
         self._is_measuring = False
@@ -45,4 +48,4 @@ class Quotas:
     def _measuring(self) -> Accounting:
         from ottla.broker.requests.quota_accounting import QuotaAccounting
 
-        return QuotaAccounting(self.clients, self._accounting)
+        return QuotaAccounting(self.clients, self._accounting, self._events)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.sessions.replica_sessions import ReplicaSessions
     from ottla.broker.sign_ins import SignIns
     from ottla.controller.controller import Controller
+    from ottla.core.events import EventLog
     from ottla.metadata_store.metadata_cache import MetadataCache
     from ottla.metadata_store.producer_ids import ProducerIdManager
     from ottla.replication.replicas import Replicas
@@ -43,6 +44,7 @@ class Services:
         "coordinators",
         "delayed_operations",
         "dynamic_secrets",
+        "events",
         "fetch_sessions",
         "has_own_store",
         "listeners_tls",
@@ -100,4 +102,5 @@ class Services:
         self.tokens: DelegationTokens | None = None  # None: there are none, by the settings
         self.dynamic_secrets: Callable[[], DynamicSecrets] | None = None  # the broker sets it
         self.audit_log: AuditLog | None = None  # None: there is none, by the settings
+        self.events: EventLog | None = None  # the broker sets it
         self.stopping = asyncio.Event()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from ottla.controller.admin_znodes import AdminRequests
 from ottla.controller.broker_changes import (
-    PARTITIONS_PER_EVENT,
     HandledBrokers,
     broker_events,
     elections_missing,
@@ -28,11 +27,11 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
 from ottla.controller.election_events import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
 from ottla.controller.elections import Election
-from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
+from ottla.controller.event_work import alter_in_slices, index_partitions, new_partitions, partitions_of, work_of
 from ottla.controller.failed_decisions import DecisionFailed, DecisionRefused, FailedDecisions
-from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
+from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr
 from ottla.controller.machine import DecidedEvent, Event, Outcome, apply, errors_of, outcomes_of
-from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
+from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, Rules
 from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
 from ottla.controller.security_admin import SecurityAdmin
 from ottla.controller.terms import CommitOutcome, ControllerTerm, become_controller, give_up_controller, write_in_term
@@ -47,6 +46,7 @@ from ottla.controller.topics import (
 )
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
+from ottla.core.events import EventKind, EventLog
 from ottla.core.ids import TopicPartition, random_topic_id
 from ottla.limits.loop_slices import LoopSlices
 from ottla.metadata_store import broker_registration, znodes
@@ -103,11 +103,13 @@ class Controller:
         rng: random.Random,
         node_id: int,
         slices: LoopSlices | None = None,
+        events: EventLog | None = None,
     ) -> None:
         self.config = config
         self.log_defaults = log_defaults  # the owner replaces it when the broker's own settings change
         self._store, self._cluster = store, cluster
         self._clock, self._rng, self._node_id = clock, rng, node_id
+        self._events = events
         self._registration: znodes.BrokerRegistration | None = None
         self._announcing: set[asyncio.Task[None]] = set()
         self._report: znodes.ReplicaReport | None = None
@@ -230,6 +232,7 @@ class Controller:
             while state.status is not SessionStatus.LOST:
                 state = await self._store.next_state(state)
             self._takes_part = False
+            self._record("the session with the metadata store is lost", EventKind.STORE_SESSION)
             self._resign()
             try:
                 await self._repeat(self._store.renew, "a session with the metadata store was opened")
@@ -245,6 +248,7 @@ class Controller:
             self._tasks.append(
                 asyncio.get_running_loop().create_task(self._cluster.follow(), name="follow the cluster")
             )
+            self._record("there is another session with the metadata store", EventKind.STORE_SESSION)
             self._takes_part = self._is_stale = True
             self._wake()
 
@@ -288,11 +292,16 @@ class Controller:
 
     def _resign(self) -> None:
         if self._term is not None:
+            self._record(f"broker {self._node_id} is not the controller any more, controller epoch {self._term.epoch}")
             log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
             self._is_stale = True  # there may be no other
             self._term.is_followed.set()
         self._term = None
         self._wake()
+
+    def _record(self, cause: str, kind: EventKind = EventKind.CONTROLLER) -> None:
+        if self._events is not None:
+            self._events.record(kind, cause, node=self._node_id)
 
     # ---- Reactions
 
@@ -396,6 +405,7 @@ class Controller:
         """Begin a term: find what happened without a controller, and act on it."""
         await self._cluster.sync()
         term.is_followed.set()
+        self._record(f"broker {self._node_id} is the controller, controller epoch {term.epoch}")
         node = await self._store.get(znodes.HANDLED_BROKERS)
         try:
             self._noted = znodes.decode_handled_brokers(node.value) if node else None
@@ -412,13 +422,8 @@ class Controller:
 
     async def _index_partitions(self, term: ControllerTerm) -> None:
         """Build the index of a term in slices; what changed meanwhile is applied at the end."""
-        view, index = self._cluster.current, PartitionIndex()
-        for topic in view.topics.values():
-            for first in range(0, len(topic.partitions), PARTITIONS_PER_EVENT):
-                partitions = topic.partitions[first : first + PARTITIONS_PER_EVENT]
-                index.add(topic.name, partitions)
-                if self._slices.spend(len(partitions)):
-                    await self._slices.yield_to_loop()
+        view = self._cluster.current
+        index = await index_partitions(view, self._slices)
         index.update(view, self._cluster.current)
         term.index = index
 
@@ -660,6 +665,10 @@ class Controller:
             if validate_only or not overlay.size:
                 break
             written = await self._write(term, overlay.commits())
+            if self._events is not None and written.committed:
+                from ottla.controller.change_events import record_changes
+
+                record_changes(self._events, overlay, [pending[number] for number in decided])
             if written.conflict is None:
                 break
             for number, event in decided.items():
@@ -711,24 +720,12 @@ class Controller:
     async def _outcome(self, overlay: Overlay, event: Event) -> Outcome | KafkaError:
         try:
             if isinstance(event, AlterPartition):
-                return await self._alter_partitions(overlay, event)
+                return await alter_in_slices(overlay, event, self._slices)
             if partitions_of(overlay, event) > PARTITIONS_ON_LOOP_MAX:
                 return await asyncio.to_thread(apply, overlay, event)
             return apply(overlay, event)
         except KafkaError as error:
             return error
-
-    async def _alter_partitions(
-        self, overlay: Overlay, event: AlterPartition
-    ) -> list[AlterPartitionResult | KafkaError]:
-        """Decide the proposals of a request in slices; each is decided for itself. Raises `StaleBrokerEpoch`."""
-        outcomes: list[AlterPartitionResult | KafkaError] = []
-        for first in range(0, len(event.changes), PARTITIONS_PER_EVENT):
-            some = event._replace(changes=event.changes[first : first + PARTITIONS_PER_EVENT])
-            outcomes += alter_partitions(overlay, some)
-            if self._slices.spend(PARTITION_WORK * len(some.changes)):
-                await self._slices.yield_to_loop()
-        return outcomes
 
     async def _write(self, term: ControllerTerm, commits: Sequence[Sequence[Op]]) -> CommitOutcome:
         """Write in this term and wait for all subscribers."""

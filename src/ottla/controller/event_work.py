@@ -1,7 +1,8 @@
-"""Estimates the work of deciding an event, so that the controller decides many in slices."""
+"""Estimates the work of the controller's decisions, so that it does many in slices, and indexes partitions so."""
 
 from __future__ import annotations
 
+from ottla.controller.broker_changes import PARTITIONS_PER_EVENT
 from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
@@ -10,11 +11,15 @@ from ottla.controller.election_events import (
     ElectMissing,
     ReplicasReported,
 )
+from ottla.controller.isr import AlterPartition, AlterPartitionResult, alter_partitions
 from ottla.controller.machine import Event
-from ottla.controller.overlay import Overlay
+from ottla.controller.overlay import Overlay, PartitionIndex
 from ottla.controller.reassignments import Reassign
 from ottla.controller.security_changes import CreateAcls, DeleteAcls
 from ottla.controller.topics import BROKER_DEFAULT, CreatePartitions, CreateTopic, DeleteTopic, FinishDeletion
+from ottla.core.errors import KafkaError
+from ottla.limits.loop_slices import LoopSlices
+from ottla.metadata_store.cluster_view import ClusterView
 
 EVENT_WORK = 10
 """Work of one event."""
@@ -69,3 +74,28 @@ def partitions_of(overlay: Overlay, event: Event) -> int:
             return _MANY
         case _:
             return 0
+
+
+async def index_partitions(view: ClusterView, slices: LoopSlices) -> PartitionIndex:
+    """Build the index of a snapshot in slices; what changes meanwhile is for the caller to apply."""
+    index = PartitionIndex()
+    for topic in view.topics.values():
+        for first in range(0, len(topic.partitions), PARTITIONS_PER_EVENT):
+            partitions = topic.partitions[first : first + PARTITIONS_PER_EVENT]
+            index.add(topic.name, partitions)
+            if slices.spend(len(partitions)):
+                await slices.yield_to_loop()
+    return index
+
+
+async def alter_in_slices(
+    overlay: Overlay, event: AlterPartition, slices: LoopSlices
+) -> list[AlterPartitionResult | KafkaError]:
+    """Decide the proposals of a request in slices; each is decided for itself. Raises `StaleBrokerEpoch`."""
+    outcomes: list[AlterPartitionResult | KafkaError] = []
+    for first in range(0, len(event.changes), PARTITIONS_PER_EVENT):
+        some = event._replace(changes=event.changes[first : first + PARTITIONS_PER_EVENT])
+        outcomes += alter_partitions(overlay, some)
+        if slices.spend(PARTITION_WORK * len(some.changes)):
+            await slices.yield_to_loop()
+    return outcomes

@@ -132,6 +132,20 @@ class Overlay:
         topic_view = self._topics[topic] if topic in self._topics else self.base.topics.get(topic)
         return topic_view.partitions[index] if topic_view and 0 <= index < len(topic_view.partitions) else None
 
+    def changed_partitions(self) -> Iterator[tuple[TopicPartition, PartitionView, PartitionView]]:
+        """Yield the partitions of existing topics that decisions change: their states before and after."""
+        for name, after_topic in self._topics.items():
+            before_topic = self.base.topics.get(name)
+            if before_topic is not None and after_topic is not None:
+                for before, after in zip(before_topic.partitions, after_topic.partitions, strict=False):
+                    if before is not after and after.index not in self._partitions.get(name, {}):
+                        yield TopicPartition(name, after.index), before, after
+        for name, changed in self._partitions.items():
+            known = self.base.topics.get(name)
+            for index, after in changed.items():
+                if known is not None and index < len(known.partitions):
+                    yield TopicPartition(name, index), known.partitions[index], after
+
     def view(self) -> ClusterView:
         """Return the snapshot after the decisions."""
         for name in tuple(self._partitions):

@@ -25,10 +25,12 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 AUDIT_TOPIC = "__ottla_audit"
 """The security audit log, if the settings ask for it as a topic."""
+EVENTS_TOPIC = "__ottla_events"
+"""The events of all brokers, if the settings ask for them as a topic."""
 METADATA_TOPIC = "__cluster_metadata"
 """The metadata log of a KRaft Kafka: never a topic of the cluster."""
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC, AUDIT_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC, AUDIT_TOPIC, EVENTS_TOPIC})
 """Topics that the brokers themselves use: clients may read them but not write or delete them."""
 
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")

@@ -24,6 +24,7 @@ from ottla.core.errors import (
     OffsetMetadataTooLarge,
     error_for,
 )
+from ottla.core.events import EventLog
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.core.regexes import invalid_regex_message
 from ottla.core.regexes import why_invalid as why_invalid_regex
@@ -96,14 +97,21 @@ class GroupCoordinator:
     """Coordinates groups; one per broker. Call `follow` with each new cluster snapshot, and `close` at the end."""
 
     def __init__(
-        self, config: GroupConfig, *, clock: Clock, log: TopicLog, node_id: int, new_id: Callable[[], str] = _random_id
+        self,
+        config: GroupConfig,
+        *,
+        clock: Clock,
+        log: TopicLog,
+        node_id: int,
+        new_id: Callable[[], str] = _random_id,
+        events: EventLog | None = None,
     ) -> None:
         self.config = config
         self._clock, self._new_id = clock, new_id
         self._cluster = ClusterImage()
 
         def new_shard(term: Term) -> GroupShard:
-            shard = GroupShard(term, config, log, clock, self._cluster)
+            shard = GroupShard(term, config, log, clock, self._cluster, events)
             self.led.run(self._compare_topics(shard))
             return shard
 

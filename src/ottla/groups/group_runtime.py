@@ -8,7 +8,10 @@ from typing import Any, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotCoordinator
+from ottla.core.events import EventLog
+from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.group import Group
+from ottla.groups.group_events import CHANGING, cause_of, record_change
 from ottla.groups.machine import (
     AppendRecords,
     CancelTimer,
@@ -53,6 +56,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         *,
         write_timeout_ms: int,
         on_failed: Callable[[FailedStep], None],
+        events: EventLog | None = None,
     ) -> None:
         super().__init__(machine.group.group_id, writer, on_failed)
         self.machine = machine
@@ -60,7 +64,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         self.in_log = False  # the log has a record of the group itself, which a deletion must cover
         self.is_being_deleted = False
         self.is_started = True  # False while the log is being loaded: nothing is decided yet
-        self._clock, self._write_timeout_ms = clock, write_timeout_ms
+        self._clock, self._write_timeout_ms, self._events = clock, write_timeout_ms, events
         self._timers: dict[Hashable, _Timer] = {}
         self._unwritten: list[KeyValue] = []  # records of a replaced machine that could not be written
         self._written_first: dict[tuple[GroupMachine, int], list[KeyValue]] = {}  # those in a pending write
@@ -94,8 +98,17 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         if not self.is_open:
             return
         before = machine.outline
+        cause = ""
+        if (
+            self._events is not None
+            and type(event) in CHANGING
+            and not (type(event) is MemberHeartbeat and event.member_epoch > 0 and event.topics is None)
+        ):
+            cause = cause_of(machine.group, event)  # before the step, which may remove a member
         try:
             self._step(machine, event, ticket, at_least_ms)
+            if cause and machine.outline != before and self._events is not None:
+                record_change(self._events, machine, before, event, cause)
         except Exception as error:  # noqa: BLE001  # it is logged there
             self.fail(event, before, error)
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, GroupIdNotFound, error_for
+from ottla.core.events import EventLog
 from ottla.core.ids import NO_PRODUCER_ID, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot
@@ -23,6 +24,7 @@ from ottla.groups.consumer.conversion import consumer_group, validate_upgrade
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.records import ConsumerRecord
+from ottla.groups.group_events import record_expired
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import GroupMachine
 from ottla.groups.modern.cluster_image import ClusterImage
@@ -51,8 +53,15 @@ class GroupShard(CoordinatorShard):
     """Coordinates the groups of one partition that this broker leads."""
 
     def __init__(
-        self, term: Term, config: GroupConfig, topic_log: TopicLog, clock: Clock, cluster: ClusterImage
+        self,
+        term: Term,
+        config: GroupConfig,
+        topic_log: TopicLog,
+        clock: Clock,
+        cluster: ClusterImage,
+        events: EventLog | None = None,
     ) -> None:
+        self._events = events
         self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
@@ -190,7 +199,9 @@ class GroupShard(CoordinatorShard):
 
     def _runtime(self, machine: GroupMachine) -> GroupRuntime:
         writer, timeout_ms = self._partition.writer, self._config.offset_commit_timeout_ms
-        return GroupRuntime(machine, writer, self._clock, write_timeout_ms=timeout_ms, on_failed=self._step_failed)
+        return GroupRuntime(
+            machine, writer, self._clock, write_timeout_ms=timeout_ms, on_failed=self._step_failed, events=self._events
+        )
 
     # ---- Groups
 
@@ -399,6 +410,8 @@ class GroupShard(CoordinatorShard):
             expired_ones = expired(
                 runtime.offsets, runtime.group, now_wall_ms=now_wall_ms, retention_ms=self._config.offsets_retention_ms
             )
+            if expired_ones and self._events is not None:
+                record_expired(self._events, runtime.group_id, expired_ones, self._config.offsets_retention_ms)
             all_expired = len(expired_ones) == len(runtime.offsets) and runtime.offsets.all_stable
             if all_expired and runtime.group.is_unused:
                 await self.delete(runtime)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ottla.core.events import EventKind, EventLog
 from ottla.wire.frame import TLS_HANDSHAKE
 
 log = logging.getLogger(__name__)
@@ -56,11 +57,14 @@ class _Source:
 class MalformedRequestLog:
     """Counts the malformed requests of all connections of a broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: EventLog | None = None) -> None:
+        self._events = events
         self._sources: dict[tuple[str, str], _Source] = {}
 
     def record(self, host: str, kind: str, message: str, now: float) -> None:
         """Log the request, or count it if its source has sent one before."""
+        if self._events is not None:
+            self._events.record(EventKind.REFUSED_CONNECTION, message, client=host, error=kind)
         source = self._sources.get((host, kind))
         if source is None:
             if len(self._sources) >= SOURCES_MAX:

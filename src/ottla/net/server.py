@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from ottla.core.events import EventKind, EventLog
 from ottla.core.executors import Executor
 from ottla.core.runtime import make_executor
 from ottla.core.security_protocols import SecurityProtocol
@@ -56,6 +57,7 @@ class Listeners:
         sign_in_budget: Budget | None = None,
         now: Callable[[], float],
         limits: ConnectionLimits | None = None,
+        events: EventLog | None = None,
     ) -> None:
         self._config, self._budget, self._sign_in_budget, self._now = config, budget, sign_in_budget, now
         self.limits = limits or ConnectionLimits(config, now=now)
@@ -65,7 +67,8 @@ class Listeners:
         self.connections: dict[ServerConnection, None] = {}  # in the order of their beginning
         self._sweeper: asyncio.Handle | None = None
         self._full_since: float | None = None
-        self._malformed = MalformedRequestLog()
+        self._events = events
+        self._malformed = MalformedRequestLog(events)
         self._shared = ReceiveBuffer()
         self._handshakes = Handshakes(now)
         self._disk: Executor | None = None  # with the first listener that uses TLS
@@ -173,7 +176,7 @@ class Listeners:
         self.connections[connection] = None
         admission = self.limits.open(connection.listener, connection.host)
         if admission.refusal:
-            self._log_refusal(admission.refusal)
+            self._log_refusal(admission.refusal, connection.host)
             if not admission.wait_s:
                 return False
             asyncio.get_running_loop().call_later(admission.wait_s, connection.close)
@@ -194,8 +197,10 @@ class Listeners:
             for connection in self.limits.least_recently_used(self.connections, excess):
                 connection.close()
 
-    def _log_refusal(self, why: str) -> None:
+    def _log_refusal(self, why: str, host: str = "") -> None:
         """Log refusals at most once a minute: a flood of connections must not become a flood of log lines."""
+        if self._events is not None:
+            self._events.record(EventKind.REFUSED_CONNECTION, why, client=host, error="connection limit")
         now = self._now()
         if self._full_since is None or now - self._full_since > 60:
             self._full_since = now

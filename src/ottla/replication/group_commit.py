@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -178,12 +179,14 @@ class GroupCommit:
         check_present: Callable[[], None] = _nothing,
         on_missing: Callable[[Flushable, StorageError], None] = _ignore,
         truncations: Truncations | None = None,
+        slow_s: float = math.inf,
     ) -> None:
         self.truncations = truncations  # of the same directory; without it logs are truncated on the loop
         self._on_missing = on_missing  # the files of one partition were removed
         self.clock = clock
         self.check_present = check_present  # raises OSError: an fsync of files that were removed proves nothing
         self.speed = SyncSpeed()
+        self._slow_s = slow_s  # a round that takes so long is an event
         self._loop = asyncio.get_running_loop()
         self._health = health
         self._executor = executor
@@ -340,6 +343,8 @@ class GroupCommit:
             self._lose(dict.fromkeys(each for each, _ in ended.flushes if each not in ended.released), lost)
             return
         self.speed.record(ended.seconds, ended.syncs, on_loop=ended.on_loop)
+        if ended.seconds >= self._slow_s:
+            self._health.slow_sync(ended.seconds, ended.syncs)
         if self._health.refusal is not None and not self._refused:
             self._health.accepted()
         if self._waiting and not self._is_scheduled:

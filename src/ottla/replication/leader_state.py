@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.core.errors import NotLeaderOrFollower, UnknownLeaderEpoch
+from ottla.core.events import EventKind
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH, TopicPartition
 from ottla.metadata_store.cluster_view import PartitionView
 from ottla.records.batch import NO_END_OFFSET
@@ -260,7 +261,34 @@ class LeaderState:
         self._begin_change(change)
         if len(isr) < len(self.isr):
             log_isr_change("shrinks", self._topic_partition, self.isr, isr)
+            self._record_shrink(isr, log.end_offset)
         context.isr_changes.propose(self._topic_partition, change, on_decided)
+
+    def _record_shrink(self, isr: tuple[int, ...], end_offset: int) -> None:
+        """Record why replicas leave the ISR."""
+        events = self._context.events
+        if events is None:
+            return
+        left = [node_id for node_id in self.isr if node_id not in isr]
+        followers = [follower for node_id in left if (follower := self.followers.get(node_id)) is not None]
+        lag = max((end_offset - follower.end_offset for follower in followers), default=0)
+        why = f"did not catch up within {self._context.lag_max_s:g} s (replica.lag.time.max.ms)"
+        if any(self._context.broker_epoch(node_id) is None for node_id in left):
+            why = "is not registered any more: its process has ended or has lost the metadata store"
+        self._record_isr(why, left, isr, lag)
+
+    def _record_isr(self, why: str, replicas: list[int], isr: tuple[int, ...], lag: int = 0) -> None:
+        events = self._context.events
+        if events is not None and replicas:
+            named = ", ".join(map(str, replicas))
+            events.record(
+                EventKind.ISR_CHANGE,
+                f"broker {named} {why}; in sync now: {', '.join(map(str, isr))}",
+                topic=self._topic_partition.topic,
+                partition=self._topic_partition.partition,
+                node=replicas[0],
+                numbers={"isr": len(isr), "isr_before": len(self.isr), "offset_lag": lag},
+            )
 
     def _begin_change(self, change: IsrChange) -> None:
         """Begin a proposed change. What it adds counts from now on, what it removes counts until it is committed."""
@@ -279,6 +307,9 @@ class LeaderState:
             if len(outcome.isr) > len(self.isr):
                 log_isr_change("grows", self._topic_partition, self.isr, outcome.isr)
                 self._context.isr_changes.expands += 1
+                if self._context.events is not None:
+                    joined = sorted(set(outcome.isr).difference(self.isr))
+                    self._record_isr(f"caught up with the leader, broker {self._node_id}", joined, outcome.isr)
             elif len(outcome.isr) < len(self.isr):
                 self._context.isr_changes.shrinks += 1
             self.commit_isr(outcome.isr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from ottla.core.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
+from ottla.core.events import EventLog
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, may_be_topic_id
 from ottla.limits.loop_slices import LoopSlices
@@ -96,6 +98,8 @@ class Replicas:
         on_all_lost: Callable[[], None] = lambda: None,
         make_executor: MakeExecutor = runtime.make_executor,
         config: ReplicationConfig | None = None,
+        events: EventLog | None = None,
+        slow_fsync_s: float = math.inf,
     ) -> None:
         self.directories = directories
         self.defaults = defaults
@@ -116,6 +120,7 @@ class Replicas:
         self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config, self._leads)
+        self.context.events, self._slow_fsync_s = events, slow_fsync_s
         self._is_loaded = False
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
@@ -127,6 +132,7 @@ class Replicas:
         self._checkpoints: dict[LogDirectory, DirectoryCheckpoints] = {}
         for directory in directories.opened:
             self._commits[directory] = self._group_commit(directory, make_executor)
+            directory.health.events = events
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
 
     def _group_commit(self, directory: LogDirectory, make_executor: MakeExecutor) -> GroupCommit:
@@ -140,6 +146,7 @@ class Replicas:
             check_present=directory.lock.check_linked,
             on_missing=self._log_is_missing,
             truncations=Truncations(checkpoints, health, executor),
+            slow_s=self._slow_fsync_s,
         )
 
     async def _begin_checkpoint(self, directory: LogDirectory) -> CheckpointJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ottla.core.clock import Clock
+from ottla.core.events import EventLog
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import BrokerInfo
 from ottla.metadata_store.znodes import Impairment, ReplicaReport
@@ -32,6 +33,7 @@ class ReplicationContext:
         "brokers",
         "clock",
         "contradictory",
+        "events",
         "follower_quota",
         "impaired",
         "isr_changes",
@@ -47,6 +49,7 @@ class ReplicationContext:
         self, clock: Clock, config: ReplicationConfig, on_leading: Callable[[TopicPartition], None] = _ignore
     ) -> None:
         self.clock = clock
+        self.events: EventLog | None = None  # the broker sets it
         self.on_leading = on_leading  # called with a partition that leads after its truncation has ended
         self.lag_max_s = config.lag_time_max_ms / 1000
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.clock import Clock
+from ottla.core.entry_queue import EntryQueue
 from ottla.net.identity import ConnectionIdentity
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import RequestHeader
@@ -68,49 +69,11 @@ class AuditEntry(NamedTuple):
     details: tuple[tuple[str, str], ...] = ()
 
 
-class AuditQueue:
-    """The entries that wait for one output: so many at most, equal ones once."""
+class AuditQueue(EntryQueue[AuditEntry]):
+    """The entries that wait for one output."""
 
     def __init__(self, *, entries_max: int) -> None:
-        self._entries_max = entries_max
-        self._waiting: dict[AuditEntry, list[int]] = {}  # the time of the first in milliseconds, and how many
-        self._dropped = 0
-        self._dropped_since_ms = 0
-        self.dropped_total = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting) + (self._dropped > 0)
-
-    def put(self, entry: AuditEntry, now_ms: int) -> None:
-        """Add an entry, or count it as dropped."""
-        counted = self._waiting.get(entry)
-        if counted is not None:
-            counted[1] += 1
-        elif len(self._waiting) < self._entries_max:
-            self._waiting[entry] = [now_ms, 1]
-        else:
-            self.note_dropped(1, now_ms)
-
-    def note_dropped(self, count: int, now_ms: int) -> None:
-        """Count entries that were taken and could not be written, or did not fit."""
-        if not self._dropped:
-            self._dropped_since_ms = now_ms
-        self._dropped += count
-        self.dropped_total += count
-
-    def take(self, node_id: int, entries_max: int) -> tuple[list[bytes], int]:
-        """Return the oldest entries as lines of JSON without their ends, and how many events they are."""
-        lines: list[bytes] = []
-        events = 0
-        if self._dropped:
-            lines.append(encode(AuditEntry(AuditEventType.DROPPED), self._dropped_since_ms, self._dropped, node_id))
-            events += self._dropped
-            self._dropped = 0
-        for entry in tuple(self._waiting)[: entries_max - len(lines)]:
-            first_ms, count = self._waiting.pop(entry)
-            lines.append(encode(entry, first_ms, count, node_id))
-            events += count
-        return lines, events
+        super().__init__(encode, AuditEntry(AuditEventType.DROPPED), entries_max=entries_max)
 
 
 class AuditOutput(Protocol):

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.core.acls import WILDCARD, AccessControlEntry, AclOperation, PatternType, PermissionType, ResourceType
+from ottla.core.events import EventKind, EventLog
 from ottla.metadata_store.acl_index import NO_ACLS, UNREADABLE, AclIndex, ResourceAcls
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.net.identity import USER, ConnectionIdentity
@@ -48,9 +49,15 @@ _Key = tuple[ConnectionIdentity, str, AclOperation, ResourceType, str | None]
 class AclAuthorizer:
     """Decides what clients may do."""
 
-    def __init__(self, cluster: MetadataCache, config: AuthorizerConfig, audit_log: AuditLog | None = None) -> None:
+    def __init__(
+        self,
+        cluster: MetadataCache,
+        config: AuthorizerConfig,
+        audit_log: AuditLog | None = None,
+        events: EventLog | None = None,
+    ) -> None:
         self._cluster = cluster
-        self._audit_log = audit_log
+        self._audit_log, self._events = audit_log, events
         self._super_users = config.super_user_principals
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
         self._index: AclIndex = NO_ACLS
@@ -79,6 +86,8 @@ class AclAuthorizer:
             decision = self._decide(request.identity, request.client_host, operation, resource, name)
             if len(name) <= _KEPT_NAME_MAX:
                 self._keep(key, decision)
+        if not decision and log_if_denied and self._events is not None:
+            record_denied(self._events, request, operation, resource, name)
         audit_log = self._audit_log
         if audit_log is not None:
             if decision:
@@ -160,6 +169,23 @@ class AclAuthorizer:
             and not any((PatternType.PREFIXED, name[:end]) in denied for end in range(1, len(name) + 1))
             for kind, name in allowed
         )
+
+
+def record_denied(
+    events: EventLog, request: AuditedRequest, operation: AclOperation, resource: ResourceType, name: str
+) -> None:
+    """Record that a client was denied an operation."""
+    identity = request.identity
+    principal = f"{identity.principal_type}:{identity.principal_name}"
+    events.record(
+        EventKind.REFUSED,
+        f"{principal} from {request.client_host} may not {operation.name} {resource.name.lower()} {name}: no ACL "
+        "allows it",
+        topic=name if resource is ResourceType.TOPIC else "",
+        group=name if resource is ResourceType.GROUP else "",
+        client=request.client_id or "",
+        error=f"{resource.name}_AUTHORIZATION_FAILED",
+    )
 
 
 def principals_of(identity: ConnectionIdentity) -> tuple[str, ...]:

@@ -392,6 +392,10 @@ class PartitionMachine:
             return RecordState.ARCHIVING if self.limits.has_dead_letter_queue else RecordState.ARCHIVED
         return _NEW_STATE[kind]
 
+    def count_expired(self, now_ms: int) -> int:
+        """Return how many records are acquired by a lock that has expired."""
+        return sum(each.last - each.first + 1 for each in self._flight if each.is_acquired and each.lock_ms <= now_ms)
+
     def _expire_locks(self, now_ms: int) -> None:
         """Release what was acquired too long ago. That applies at once: no request waits for it."""
         held = [each for each in self._flight if each.is_acquired and each.lock_ms <= now_ms]

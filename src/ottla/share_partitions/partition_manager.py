@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotCoordinator, error_code_for
+from ottla.core.events import EventKind, EventLog
 from ottla.core.repeated_failures import RepeatedFailures
 from ottla.internal_topics.failed_steps import FailedStep
 from ottla.replication.partition import Partition
@@ -48,7 +50,9 @@ class SharePartitionManager:
         dead_letters: DeadLetterQueues,
         clock: Clock,
         settings: Callable[[str], GroupSettings],
+        events: EventLog | None = None,
     ) -> None:
+        self._events = events
         self.sessions = ShareSessions(config.max_sessions)
         self._persister, self._clock, self.settings = persister, clock, settings
         self._dead_letters = dead_letters
@@ -81,6 +85,7 @@ class SharePartitionManager:
                 on_failed=lambda step: self._step_failed(key, step),
                 on_dead_letters=self._begin_dead_letters,
                 load_delay_s=delay_s,
+                on_locks_expired=partial(self._record_expired, key, partition.topic_partition.topic),
             )
         return found
 
@@ -94,6 +99,18 @@ class SharePartitionManager:
         else:
             text = "a step of share partition %s failed: the next fetch loads it again. Please report this as a bug: %s"
             log.error(text, key.text, step.description, exc_info=step.error)
+
+    def _record_expired(self, key: SharePartitionKey, topic: str, count: int) -> None:
+        if self._events is not None:
+            self._events.record(
+                EventKind.LOCKS_EXPIRED,
+                "members did not acknowledge records within group.share.record.lock.duration.ms: they are delivered "
+                "again",
+                topic=topic,
+                partition=key.partition,
+                group=key.group_id,
+                numbers={"records": count},
+            )
 
     def _closed(self, closed: SharePartition) -> None:
         if self._partitions.get(closed.key) is closed:
@@ -143,6 +160,16 @@ class SharePartitionManager:
 
     def _begin_dead_letters(self, partition: SharePartition, letters: tuple[DeadLetters, ...]) -> None:
         partition.dead_letter_writes += 1
+        if self._events is not None:
+            causes = sorted({one.cause for one in letters})
+            self._events.record(
+                EventKind.DEAD_LETTER,
+                f"records became dead letters: {'; '.join(causes[:3])}",
+                topic=partition.partition.topic_partition.topic,
+                partition=partition.key.partition,
+                group=partition.key.group_id,
+                numbers={"records": sum(one.last - one.first + 1 for one in letters), "first": letters[0].first},
+            )
         task = asyncio.get_running_loop().create_task(self._write_dead_letters(partition, letters))
         self._dead_letter_writes.add(task)
         task.add_done_callback(self._dead_letter_writes.discard)

@@ -87,11 +87,13 @@ class SharePartition:
         on_failed: Callable[[FailedStep], None],
         on_dead_letters: Callable[[SharePartition, tuple[DeadLetters, ...]], None],
         load_delay_s: float = 0.0,
+        on_locks_expired: Callable[[int], None] | None = None,
     ) -> None:
         self.key, self.partition = key, partition
         self.watchers: dict[ShareWatcher, None] = {}
         self._persister, self._clock, self._settings, self._on_closed = persister, clock, settings, on_closed
         self._on_failed, self._on_dead_letters = on_failed, on_dead_letters
+        self._on_locks_expired = on_locks_expired
         self.dead_letter_writes = 0  # that have begun, and whose records are not archived yet
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
@@ -310,6 +312,10 @@ class SharePartition:
 
     def _locks_due(self, at_ms: int) -> None:
         self._timer, self._timer_ms = None, NEVER_MS
+        if self._on_locks_expired is not None and self._machine is not None:
+            expired = self._machine.count_expired(max(self._now_ms(), at_ms))
+            if expired:
+                self._on_locks_expired(expired)
         # The loop's clock and ours may differ by rounding; a timer that fired is due.
         self._feed(LocksDue(), at_least_ms=at_ms)
 

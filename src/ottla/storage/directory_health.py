@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.core.errors import StorageError, SyncFailed
+from ottla.core.events import EventKind, EventLog
 
 NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -51,6 +52,8 @@ class DirectoryHealth:
         "_now",
         "_on_failed_sync",
         "_release_reserve",
+        "_slow_logged_at",
+        "events",
         "failed_appends",
         "failure",
         "is_full",
@@ -66,6 +69,8 @@ class DirectoryHealth:
         self.name = name
         self._now = now  # seconds that only grow
         self.failure: str | None = None
+        self.events: EventLog | None = None  # the broker sets it
+        self._slow_logged_at = -_LOG_INTERVAL_SECONDS
         self.failed_appends = 0  # unexpectedly
         self.refusal: str | None = None  # the transient error of the last write, if it failed
         self.on_failure: Callable[[StorageError], None] | None = None  # called once, maybe in another thread
@@ -85,6 +90,7 @@ class DirectoryHealth:
         if self.failure is None:
             self.failure = f"{what}: {error.strerror or error}"
             logger.error("log directory %s is offline until a restart: %s", self.name, self.failure)
+            self._record(f"log directory {self.name} is offline until a restart: {self.failure}")
             if self.on_failure is not None:
                 self.on_failure(StorageError(self.failure))
         return StorageError(self.failure)
@@ -115,6 +121,7 @@ class DirectoryHealth:
         if why != self._logged or is_new:
             self._logged, self._logged_at, self._is_logged = why, now, True
             logger.warning("log directory %s: %s (%s); writes are retried", self.name, why, what)
+            self._record(f"log directory {self.name} refuses writes: {why} ({what})")
         return StorageError(f"{what}: {why}")
 
     def fill_up(self, what: str, why: str) -> None:
@@ -122,6 +129,7 @@ class DirectoryHealth:
         if self.is_full:
             return
         self.is_full = True
+        self._record(f"log directory {self.name} is full and refuses records: {why} ({what})")
         if not self._is_logged or why != self._logged:  # it may have begun while the logs were loaded
             logger.warning(
                 "log directory %s is full: %s (%s). Records are refused until there is free space: delete topics or "
@@ -137,6 +145,22 @@ class DirectoryHealth:
             return
         self.is_full, self.refusal, self._is_logged = False, None, False
         logger.info("log directory %s has free space and accepts records again", self.name)
+        self._record(f"log directory {self.name} has free space and accepts records again")
+
+    def slow_sync(self, seconds: float, syncs: int) -> None:
+        """Note that a round of fsyncs took long; logged once a minute."""
+        now = self._now()
+        text = f"fsync in log directory {self.name} took {seconds:.1f} s for {syncs} files"
+        if self.events is not None:
+            numbers = {"seconds": round(seconds, 3), "files": syncs}
+            self.events.record(EventKind.SLOW_FSYNC, text, numbers=numbers)
+        if now - self._slow_logged_at >= _LOG_INTERVAL_SECONDS:
+            self._slow_logged_at = now
+            logger.warning("%s: the disk is slow or shared (ottla.slow.fsync.ms)", text)
+
+    def _record(self, cause: str) -> None:
+        if self.events is not None:
+            self.events.record(EventKind.DISK, cause)
 
     def use_reserve(self, release: Callable[[], bool]) -> None:
         """Use a space reserve, whose `release` returns whether it freed space."""

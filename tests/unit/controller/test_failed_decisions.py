@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.controller import controller as shell
+from ottla.controller import event_work
 from ottla.controller.config_changes import AlterConfig, ConfigChange
 from ottla.controller.controller import Controller
 from ottla.controller.elections import Election
@@ -45,8 +46,8 @@ class Planted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kind, self.failed = "", 0
-        for name in ("apply", "alter_partitions"):
-            monkeypatch.setattr(shell, name, self._failing(getattr(shell, name)))
+        for module, name in ((shell, "apply"), (event_work, "alter_partitions")):
+            monkeypatch.setattr(module, name, self._failing(getattr(module, name)))
 
     def _failing(self, decide: Callable[..., Any]) -> Callable[..., Any]:
         def decide_and_fail(overlay: Any, event: Any) -> Any:

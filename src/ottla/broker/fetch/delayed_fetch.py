@@ -19,6 +19,7 @@ from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
+from ottla.broker.refusal_events import record_refusal
 from ottla.broker.requests.allowed_topics import allowed_topics
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.request import Request
@@ -237,6 +238,9 @@ class DelayedFetch(DelayedOperation):
             return refusal(asked.partition, error)
         except (KafkaError, OSError) as error:
             self._failed = True
+            if (events := self._services.events) is not None:
+                topic = current_name(self._services.cluster.current, each)
+                record_refusal(events, error, topic=topic, partition=asked.partition)
             return refusal(asked.partition, error, self._leader(each, error))
 
     def _check_readable(self, partition: Partition, leader_epoch: int, fetch_offset: int) -> None:

@@ -61,7 +61,11 @@ async def _leave(
 ) -> None:
     """Let some members leave together. Raises KafkaError where none of them can."""
     leaving = members[first : first + LEAVERS_AT_ONCE]
-    leave = Leave(tuple(Leaver(member_id=member.member_id, instance_id=member.group_instance_id) for member in leaving))
+    leavers = [
+        Leaver(member_id=member.member_id, instance_id=member.group_instance_id, reason=member.reason or "")
+        for member in leaving
+    ]
+    leave = Leave(tuple(leavers))
     outcome = await request.services.coordinators.groups.leave(group_id, leave)
     if outcome.error:
         raise error_for(outcome.error)

@@ -82,6 +82,7 @@ def handle(ctx: Request, request: ProduceRequest, response: PendingResponse) -> 
     if len(request.topics) > 1 or (request.topics and len(request.topics[0].partitions) > 1):
         request.topics = _without_repeats(request.topics)
     operation = DelayedProduce(services, ctx.api_version, ctx.listener, request, response)
+    operation.client_id = ctx.client_id
     topics = request.topics
     if ctx.authorizer is not None:
         topics = _authorized(ctx, operation, request.transactional_id, topics)
@@ -198,6 +199,7 @@ async def handle_long(ctx: Request, frame: bytearray, at: int, response: Pending
     request.topics = last.topics()
     _keep_task(response)
     operation = DelayedProduce(services, version, ctx.listener, request, response)
+    operation.client_id = ctx.client_id
     operation.leave_response_to_task()
     authorized = request.topics
     if ctx.authorizer is not None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ottla.broker.maintenance.log_cleaner_worker import PassFailed, ProcessWorker, Worker, WorkerDied
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
+from ottla.core.events import EventKind, EventLog
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import random_bytes
 from ottla.storage.cleaning import log_to_clean
@@ -48,9 +49,10 @@ class LogCleaner:
         config: Callable[[], CleanerConfig],
         clock: Clock,
         new_worker: Callable[[], Worker] = ProcessWorker,
+        events: EventLog | None = None,
     ) -> None:
         self._directories, self._config, self._clock = directories, config, clock
-        self._new_worker = new_worker
+        self._new_worker, self._events = new_worker, events
         self.uncleanable: dict[PartitionLog, str] = {}  # and why
         self.cleanings = self.bytes_read = self.bytes_written = 0  # since the start of the broker
         self.seconds = 0.0
@@ -147,6 +149,13 @@ class LogCleaner:
         name = failed.topic_partition
         if isinstance(error, PassFailed) and error.kind is Failure.CORRUPT:
             self.uncleanable[failed] = str(error)
+            if self._events is not None:
+                self._events.record(
+                    EventKind.COMPACTION,
+                    f"it cannot be compacted and is skipped until a restart: {error}",
+                    topic=name.topic,
+                    partition=name.partition,
+                )
             log.error("%s cannot be compacted and is skipped until a restart: %s", name, error)
             return
         times = self._backoffs[failed].times + 1 if failed in self._backoffs else 1

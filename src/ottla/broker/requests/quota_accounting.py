@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from ottla.broker.requests.request import Request
 from ottla.broker.requests.stages import Accounting
+from ottla.core.events import EventKind, EventLog
 from ottla.core.settings import INT_MAX
 from ottla.net.connection import NO_FETCH
 from ottla.security.quotas.client_quotas import ClientQuotas
@@ -43,9 +44,9 @@ _THROTTLE_TIME: Final = struct.Struct(">i")
 class QuotaAccounting:
     """`Accounting` while the cluster has quotas; `inner` is that of the broker itself."""
 
-    def __init__(self, quotas: ClientQuotas, inner: Accounting | None = None) -> None:
+    def __init__(self, quotas: ClientQuotas, inner: Accounting | None = None, events: EventLog | None = None) -> None:
         self.quotas = quotas
-        self._inner = inner
+        self._inner, self._events = inner, events
 
     def begin(self, request: Request, frame_bytes: int) -> None:
         """Find the quotas of the client."""
@@ -117,4 +118,15 @@ class QuotaAccounting:
         if cost.limits.request_time is not None:
             cost.limits.request_time.record(cost.take_used_percent(), self.quotas.now_ms())
         if cost.throttle_ms > 0 and not request.is_forwarded:
+            self._record(request)
             request.connection.mute(cost.throttle_ms / 1000)
+
+    def _record(self, request: Request) -> None:
+        if self._events is None or request.api is None:
+            return
+        who = f"client-id {request.client_id or '-'}, user {request.identity.principal_name}"
+        self._events.record(
+            EventKind.THROTTLED,
+            f"{request.api.name.title().replace('_', '')} of {who} waits for a quota",
+            client=request.client_id or "",
+        )

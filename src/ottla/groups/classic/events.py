@@ -67,6 +67,7 @@ class Leaver:
 
     member_id: str
     instance_id: str | None = None
+    reason: str = ""  # the client's, from version 5 of LeaveGroup on (KIP-800)
 
 
 @dataclass(frozen=True, slots=True)

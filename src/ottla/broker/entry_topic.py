@@ -1,4 +1,4 @@
-"""Writes the security audit log to the topic `__ottla_audit`, as an output of it.
+"""Writes the security audit log or the events of a broker to an internal topic, as an output of them.
 
 A broker appends to a partition that it leads itself: no request can write to the topic, not even of another broker. The
 topic has more partitions than a cluster has brokers, so that each leads some. Entries wait, up to a number, while this
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.core.entry_queue import EntryQueue
 from ottla.core.errors import KafkaError, RequestTimedOut
-from ottla.core.ids import AUDIT_TOPIC, TopicPartition
+from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.partition import Partition
-from ottla.security.audit_log import TEXT_CHARS_MAX, AuditEntry, AuditQueue
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
@@ -28,26 +29,28 @@ RETRY_S = 1.0
 """Pause before another attempt, while the topic does not exist or this broker leads no partition of it."""
 REPLICATED_WITHIN_S = 30.0
 CLOSE_WITHIN_S = 1.0
-ENTRIES_PER_BATCH = 256 * 1024 // TEXT_CHARS_MAX
-"""A batch has to be smaller than `max.message.bytes`."""
+ENTRIES_PER_BATCH = 256
+"""A batch has to be smaller than `max.message.bytes`; texts of a client are cut at 1,024 characters."""
+
+E = TypeVar("E", bound=Hashable)
 
 _ALL_ACKS = -1
 
 
-class AuditTopic:
-    """Appends entries to a partition of the topic that this broker leads."""
+class EntryTopic(Generic[E]):
+    """Appends entries to a partition of the topic that this broker leads. `what` names them in log lines."""
 
-    def __init__(self, services: Services, *, entries_max: int) -> None:
-        self._services = services
-        self.queue = AuditQueue(entries_max=entries_max)
+    def __init__(self, services: Services, topic: str, queue: EntryQueue[E], what: str) -> None:
+        self._services, self._topic, self._what = services, topic, what
+        self.queue = queue
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
 
-    def put(self, entry: AuditEntry, now_ms: int) -> None:
+    def put(self, entry: E, now_ms: int) -> None:
         """Have the entry written soon."""
         self.queue.put(entry, now_ms)
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write_all(), name="write the audit log")
+            self._writing = asyncio.get_running_loop().create_task(self._write_all(), name=f"write the {self._what}")
 
     async def _write_all(self) -> None:
         while len(self.queue):
@@ -60,22 +63,23 @@ class AuditTopic:
             except KafkaError as error:
                 reason = error.message
             except Exception as error:
-                log.exception("unexpected error while the audit log was written to %s", AUDIT_TOPIC)
+                log.exception("unexpected error while the %s was written to %s", self._what, self._topic)
                 reason = repr(error)
             if not self._is_failing:
-                log.warning("the audit log cannot be written to %s, and its entries wait: %s", AUDIT_TOPIC, reason)
+                text = "the %s cannot be written to %s, and its entries wait: %s"
+                log.warning(text, self._what, self._topic, reason)
             self._is_failing = True
             await asyncio.sleep(RETRY_S)
 
     async def _own_partition(self) -> Partition | None:
         """Return a partition that this broker leads; creates the topic if there is none. Raises KafkaError."""
         services = self._services
-        if AUDIT_TOPIC not in services.cluster.current.topics:
-            await create_if_absent(services, AUDIT_TOPIC)
-        topic = services.cluster.current.topics.get(AUDIT_TOPIC)
+        if self._topic not in services.cluster.current.topics:
+            await create_if_absent(services, self._topic)
+        topic = services.cluster.current.topics.get(self._topic)
         for state in () if topic is None else topic.partitions:
             if state.leader == services.node_id:
-                partition = services.replicas.partitions.get(TopicPartition(AUDIT_TOPIC, state.index))
+                partition = services.replicas.partitions.get(TopicPartition(self._topic, state.index))
                 if partition is not None and partition.is_serving:
                     return partition
         return None
@@ -97,7 +101,7 @@ class AuditTopic:
             self.queue.note_dropped(events, now_ms)
             raise
         if self._is_failing:
-            log.info("the audit log is written to %s again", AUDIT_TOPIC)
+            log.info("the %s is written to %s again", self._what, self._topic)
         self._is_failing = False
 
     async def close(self) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.audit_topic import AuditTopic
+from ottla.broker.entry_topic import EntryTopic
 from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import AUDIT_TOPIC, TopicPartition
 from ottla.records.builder import NewRecord, build_batch
+from ottla.security.audit_log import AuditQueue
 from ottla.testing.cluster import TestCluster
 from ottla.testing.requests import request_to
 from ottla.wire.apis import ApiKey
@@ -92,7 +93,7 @@ async def test_entries_wait_for_a_topic_that_cannot_be_created_and_are_dropped_b
     cluster: TestCluster,
 ) -> None:
     services = cluster.services(1)
-    output = AuditTopic(services, entries_max=3)
+    output = EntryTopic(services, AUDIT_TOPIC, AuditQueue(entries_max=3), "audit log")
     assert services.audit_log is not None
     services.audit_log._outputs = (output,)
     for number in range(5):

@@ -1,0 +1,226 @@
+"""Keeps what happened in a broker and why: rebalances, elections, refused requests, disks, slow requests.
+
+An event is made where it happens, where the cause is known. A broker keeps the last ones of each kind in memory, so
+that refused requests do not push out elections; equal ones within a minute are one with a count. Nothing of this is on
+a path that a request passes without an error. Fields and kinds: docs/why.md. Design: docs/design/observability.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, Protocol
+
+from ottla.core.clock import Clock
+
+TEXT_CHARS_MAX: Final = 500
+"""A longer text of a client is cut."""
+
+_MERGED_MS: Final = 60_000
+_CUT: Final = "..."
+
+
+class EventKind(StrEnum):
+    """The kinds of events."""
+
+    REBALANCE = "rebalance"
+    MEMBER_FENCED = "member-fenced"
+    OFFSETS_EXPIRED = "offsets-expired"
+    ISR_CHANGE = "isr-change"
+    ELECTION = "election"
+    CONTROLLER = "controller"
+    STORE_SESSION = "store-session"
+    REFUSED = "refused-request"
+    REFUSED_CONNECTION = "refused-connection"
+    THROTTLED = "throttled-request"
+    SLOW_REQUEST = "slow-request"
+    DISK = "disk"
+    SLOW_FSYNC = "slow-fsync"
+    COMPACTION = "compaction"
+    LOCKS_EXPIRED = "share-locks-expired"
+    DEAD_LETTER = "dead-letter"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: what it concerns, and its cause in one sentence. What is empty or -1 is left out."""
+
+    kind: EventKind
+    cause: str
+    topic: str = ""
+    partition: int = -1
+    group: str = ""
+    client: str = ""
+    node: int = -1  # the broker that it concerns, which is not always the one that reports it
+    error: str = ""
+    request: str = ""  # CONNECTION-CORRELATION, as in the log
+    numbers: tuple[tuple[str, float], ...] = ()
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields that have a value, as in JSON."""
+        fields: dict[str, object] = {"kind": self.kind.value, "cause": self.cause}
+        for name in ("topic", "group", "client", "error", "request"):
+            if text := getattr(self, name):
+                fields[name] = text
+        fields |= {name: number for name in ("partition", "node") if (number := getattr(self, name)) >= 0}
+        return {**fields, **({"numbers": dict(self.numbers)} if self.numbers else {})}
+
+
+@dataclass(slots=True)
+class RecordedEvent:
+    """An event with its number, which only grows, its times, and how often it happened within them."""
+
+    number: int
+    event: Event
+    first_ms: int
+    last_ms: int
+    count: int = 1
+
+    def fields(self, node_id: int) -> dict[str, object]:
+        """Return what GET /events has of it."""
+        fields = {"number": self.number, **_fields(self.event, self.first_ms, self.count, node_id)}
+        return fields if self.count == 1 else {**fields, "last": time_text(self.last_ms)}
+
+
+class EventOutput(Protocol):
+    """Port: a place to which events are written besides memory."""
+
+    def put(self, entry: Event, now_ms: int) -> None:
+        """Have the event written soon; does not wait and does not raise."""
+        ...
+
+    async def close(self) -> None:
+        """Write what waits, and end."""
+        ...
+
+
+class EventLog:
+    """The events of one broker. `record` may be called in any thread; `post` passes a call to the loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        node_id: int,
+        events_max: int,
+        post: Callable[[Callable[[Event], None], Event], object] | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.dropped: dict[EventKind, int] = {}  # that had to leave memory
+        self.output: EventOutput | None = None
+        self._clock, self._events_max = clock, events_max
+        self._post, self._thread = post, threading.get_ident()
+        self._kept: dict[EventKind, OrderedDict[int, RecordedEvent]] = {}
+        self._last: dict[EventKind, dict[Event, RecordedEvent]] = {}
+        self._numbers = itertools.count(1)
+
+    def record(
+        self,
+        kind: EventKind,
+        cause: str,
+        *,
+        topic: str = "",
+        partition: int = -1,
+        group: str = "",
+        client: str = "",
+        node: int = -1,
+        error: str = "",
+        request: str = "",
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        """Keep an event."""
+        event = Event(
+            kind,
+            _cut(cause),
+            _cut(topic),
+            partition,
+            _cut(group),
+            _cut(client),
+            node,
+            error,
+            request,
+            tuple((numbers or {}).items()),
+        )
+        if self._post is not None and threading.get_ident() != self._thread:
+            self._post(self._keep, event)
+        else:
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        now_ms = self._clock.wall_ms()
+        kept = self._kept.setdefault(event.kind, OrderedDict())
+        last = self._last.setdefault(event.kind, {})
+        same = last.get(event)
+        if same is not None and 0 <= now_ms - same.last_ms <= _MERGED_MS:
+            same.count += 1
+            same.last_ms = now_ms
+        else:
+            recorded = RecordedEvent(next(self._numbers), event, now_ms, now_ms)
+            kept[recorded.number] = last[event] = recorded
+            if len(kept) > self._events_max:
+                _, gone = kept.popitem(last=False)
+                self.dropped[event.kind] = self.dropped.get(event.kind, 0) + gone.count
+                if last.get(gone.event) is gone:
+                    del last[gone.event]
+        if self.output is not None:
+            self.output.put(event, now_ms)
+
+    def read(
+        self, *, kinds: Collection[str] = (), since_ms: int = 0, after: int = 0, limit: int = 1_000
+    ) -> list[RecordedEvent]:
+        """Return the newest events, the oldest first: of these kinds or all, that happened since a time."""
+        chosen = [
+            recorded
+            for kind, kept in self._kept.items()
+            if not kinds or kind in kinds
+            for recorded in kept.values()
+            if recorded.last_ms >= since_ms and recorded.number > after
+        ]
+        return sorted(chosen, key=lambda recorded: recorded.number)[-limit:]
+
+    def json(self, *, kinds: Collection[str] = (), since_ms: int = 0, after: int = 0, limit: int = 1_000) -> str:
+        """Return the body of GET /events."""
+        events = self.read(kinds=kinds, since_ms=since_ms, after=after, limit=limit)
+        return json.dumps(
+            {
+                "broker": self.node_id,
+                "now": time_text(self._clock.wall_ms()),
+                "dropped": {kind.value: count for kind, count in sorted(self.dropped.items())},
+                "events": [recorded.fields(self.node_id) for recorded in events],
+            }
+        )
+
+    async def close(self) -> None:
+        """Write what waits."""
+        if self.output is not None:
+            await self.output.close()
+
+
+def encode(event: Event, first_ms: int, count: int, node_id: int) -> bytes:
+    """Encode an event as one line of JSON without its end."""
+    return json.dumps(_fields(event, first_ms, count, node_id), separators=(",", ":")).encode()
+
+
+def time_text(wall_ms: int) -> str:
+    """Format a time as in JSON.
+
+    >>> time_text(1500)
+    '1970-01-01T00:00:01.500Z'
+    """
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(event: Event, first_ms: int, count: int, node_id: int) -> dict[str, object]:
+    fields = {"time": time_text(first_ms), "broker": node_id, **event.fields()}
+    return {**fields, "count": count} if count > 1 or event.kind is EventKind.DROPPED else fields
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - len(_CUT)] + _CUT
