@@ -90,6 +90,7 @@ def run(
     try:
         given = dict(options or {})
         config, paths = _read_config(config_file, given, port, data, is_dev=is_dev, workers=process.workers)
+        output.use_format(config.events.log_format)
         if is_dev:
             set_by_dev = ", ".join(f"{key}={value}" for key, value in configuration.settings_of_dev(config).items())
             log.info("--dev sets %s", set_by_dev or "nothing: other sources set everything")
