@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,22 @@ def _names_of(pid: int) -> Iterator[str]:
         yield task.joinpath("comm").read_text()
 
 
+def _bundle(given: Given, server: OttlaProcess) -> Iterator[str]:
+    """Yield what `ottla bundle` packs, by a client with a secret of its own, and what it prints."""
+    log, file = given.path / "broker.log", given.path / "bundle.tar.gz"
+    log.write_text(f"{server.log}sasl.jaas.config=org.x.Y required password={CANARY}InLog;\n")
+    program = str(Path(sys.executable).with_name("ottla"))
+    command = [program, "bundle", str(file), "--brokers", f"127.0.0.1:{server.port}", "--log", str(log)]
+    environment = {**os.environ, "OTTLA_HTTP_TOKEN": f"{CANARY}OfClient"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    yield done.stdout + done.stderr
+    with tarfile.open(file) as archive:
+        names = archive.getnames()
+        yield from (archive.extractfile(name).read().decode() for name in names)  # type: ignore[union-attr]
+    assert {"bundle/settings/broker-1.json", "bundle/health.json", "bundle/logs/0-broker.log"} <= set(names)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_no_output_of_a_broker_has_a_secret(given: Given, server: OttlaProcess) -> None:
     with Wire(server.port) as client:
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
@@ -145,6 +162,7 @@ def test_no_output_of_a_broker_has_a_secret(given: Given, server: OttlaProcess) 
         token = client.call("describe_delegation_token", 3, owners=None)
         given.note(altered, refused, described, token)
         given.note(*_names_of(server.pid))
+        given.note(*_bundle(given, server))
         os.kill(server.pid, signal.SIGUSR1)
         os.kill(server.pid, signal.SIGQUIT)
         _describe(client)  # after the signals were handled

@@ -58,4 +58,4 @@ def test_the_commands_that_a_document_shows_exist_with_their_options(page: Path)
 def test_a_command_and_an_option_that_do_not_exist_are_found() -> None:
     shown = list(calls("```sh\necho x | ottla produce t --frobnicate\n```\nor `ottla topic list`"))
     assert [unknown(call) for call in shown] == ["--frobnicate", None]
-    assert unknown("doctor --now") == "doctor"
+    assert unknown("docter --now") == "docter"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import cluster_health, cluster_reassign
+from ottla.cli import cluster_events, cluster_health, cluster_reassign
 from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import CommandFailed
@@ -26,6 +26,7 @@ app = typer.Typer(
     help="The cluster and its brokers.",
 )
 app.command()(cluster_health.health)
+app.command()(cluster_events.events)
 app.add_typer(cluster_reassign.reassign, name="reassign")
 app.command()(cluster_reassign.drain)
 app.command()(cluster_reassign.leaders)

@@ -33,6 +33,18 @@ COMMANDS = MappingProxyType(
         "token": Command("ottla.cli.token", "Delegation tokens."),
         "certs": Command("ottla.cli.certs", "Certificates for TLS."),
         "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
+        "why": Command(
+            "ottla.cli.why",
+            "Say why a group, a topic, a client or a broker is not well: a line with the cause, and one with the fix.",
+        ),
+        "doctor": Command(
+            "ottla.cli.doctor",
+            "Look for all that is not well: names, ports, TLS, sign-in, brokers, disks, topics, groups and clients.",
+        ),
+        "bundle": Command(
+            "ottla.cli.bundle",
+            "Pack settings, health, log directories, groups, events, logs and versions into one file, without secrets.",
+        ),
         "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
         "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
         "log": Command("ottla.cli.log", "Log directories and their files."),

@@ -107,9 +107,9 @@ async def _partitions_of(cluster: Cluster, topics: set[str]) -> list[TopicPartit
     return [TopicPartition(topic.name, p.partition) for topic in info.topics.values() for p in topic.partitions]
 
 
-async def lag_seconds(cluster: Cluster, lag: GroupLag) -> dict[TopicPartition, float]:
+async def lag_seconds(cluster: Cluster, lag: GroupLag, *, now_ms: int | None = None) -> dict[TopicPartition, float]:
     """Return the age of the first unread record of each partition that has one with a timestamp."""
-    now_ms = SystemClock().wall_ms()
+    now_ms = SystemClock().wall_ms() if now_ms is None else now_ms
     ages: dict[TopicPartition, float] = {tp: 0.0 for tp in lag.partitions if lag.lag_of(tp) == 0}
     lagging = {tp: lag.position(tp) for tp in lag.partitions if lag.lag_of(tp)}
     ends = {tp: lag.bounds[tp].end_offset for tp in lagging}
