@@ -131,7 +131,7 @@ class Broker:
         self._cluster: MetadataCache | None = None
         self._following: asyncio.Task[None] | None = None
         self._removing_tokens: asyncio.Task[None] | None = None
-        self._quotas: Quotas | None = None  # with the first quota
+        self.quotas: Quotas | None = None  # with the first quota
         if config.secrets.secret:
             _ = self._secrets  # it raises if the secret cannot be used
         self._snapshot_age: SnapshotAge | None = None  # in a cluster, with ACLs or SASL
@@ -508,14 +508,14 @@ class Broker:
 
     def _follow_quotas(self, old: ClusterView, new: ClusterView) -> None:
         """Apply the quotas of the cluster; without one no code of quotas is loaded."""
-        if self._quotas is None:
+        if self.quotas is None:
             if not any(new.configs.get(kind) for kind in znodes.QUOTA_KINDS):
                 return
             from ottla.broker.quotas import Quotas
 
             assert self._driver is not None, "it follows once there is a driver"
             assert self._listeners is not None
-            self._quotas = Quotas(
+            self.quotas = Quotas(
                 self._config.quotas,
                 self._driver,
                 self._listeners,
@@ -524,7 +524,7 @@ class Broker:
                 self._events,
             )
             old = ClusterView()
-        self._quotas.follow(old, new)
+        self.quotas.follow(old, new)
 
     def _start_tasks(
         self, storage: OpenedStorage, services: Services, cluster: MetadataCache, report: znodes.ReplicaReport | None
@@ -691,11 +691,6 @@ class Broker:
     def late_transactions(self) -> int:
         """Return how many transactions were open for too long at the last check."""
         return 0 if self._late_transactions is None else len(self._late_transactions)
-
-    @property
-    def quotas(self) -> Quotas | None:
-        """Return the quotas and what clients have used of them; None before the first one."""
-        return self._quotas
 
     def state(self) -> dict[str, int]:
         """Count what the broker holds; an operator's signal logs it."""
