@@ -45,6 +45,7 @@ COMMANDS = MappingProxyType(
             "ottla.cli.bundle",
             "Pack settings, health, log directories, groups, events, logs and versions into one file, without secrets.",
         ),
+        "console": Command("ottla.cli.console", "A web console for a cluster, of any Kafka."),
         "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
         "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
         "log": Command("ottla.cli.log", "Log directories and their files."),

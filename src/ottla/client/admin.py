@@ -55,6 +55,20 @@ class AlterConfigOp:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A place that gives a setting its value, if none before it does."""
+
+    name: str
+    value: str | None
+    source: int
+
+    @property
+    def source_name(self) -> str:
+        """The source of the value, in words."""
+        return CONFIG_SOURCES.get(self.source, f"source {self.source}")
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """A setting and its value on the broker; the value of a secret is None."""
 
@@ -64,6 +78,7 @@ class ConfigEntry:
     read_only: bool
     sensitive: bool
     documentation: str = ""
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -181,6 +196,7 @@ async def describe_configs(
     *,
     keys: Sequence[str] | None = None,
     documentation: bool = False,
+    synonyms: bool = False,
 ) -> list[ConfigEntry]:
     """Describe the settings of a topic, broker or group, sorted by name. Raises the resource's `KafkaError`."""
     from ottla.wire.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -188,12 +204,20 @@ async def describe_configs(
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
     )
-    ask = DescribeConfigsRequest(resources=[resource], include_documentation=documentation)
+    ask = DescribeConfigsRequest(resources=[resource], include_documentation=documentation, include_synonyms=synonyms)
     answer = await cluster.request(_node_for(kind, name), ApiKey.DESCRIBE_CONFIGS, ask)
     result = answer.results[0]
     raise_for(result.error_code, result.error_message, about=f"{kind.name.lower()} {name}")
     entries = [
-        ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation or "")
+        ConfigEntry(
+            c.name,
+            c.value,
+            c.config_source,
+            c.read_only,
+            c.is_sensitive,
+            c.documentation or "",
+            tuple(ConfigSynonym(synonym.name, synonym.value, synonym.source) for synonym in c.synonyms),
+        )
         for c in result.configs
     ]
     return sorted(entries, key=lambda entry: entry.name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.wire.generated.offset_fetch import OffsetFetchResponse
     from ottla.wire.generated.share_group_describe import ShareGroupDescribeResponse
 
-_NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
+NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ async def committed_offsets(
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
         node_id = await cluster.coordinator(group_id)
-        answer: OffsetFetchResponse = await cluster.request(node_id, ApiKey.OFFSET_FETCH, ask, at_most=_NAMES_UNTIL)
+        answer: OffsetFetchResponse = await cluster.request(node_id, ApiKey.OFFSET_FETCH, ask, at_most=NAMES_UNTIL)
         found = answer.groups[0] if answer.groups else answer
         raise_for(found.error_code, about=f"group {group_id}")
         committed = {}
@@ -236,7 +236,7 @@ async def commit_offsets(
 
     async def attempt() -> None:
         node_id = await cluster.coordinator(group_id)
-        answer = await cluster.request(node_id, ApiKey.OFFSET_COMMIT, ask, at_most=_NAMES_UNTIL)
+        answer = await cluster.request(node_id, ApiKey.OFFSET_COMMIT, ask, at_most=NAMES_UNTIL)
         for topic in answer.topics:
             for p in topic.partitions:
                 raise_for(p.error_code, about=f"{topic.name}-{p.partition_index} in group {group_id}")

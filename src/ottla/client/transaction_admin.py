@@ -67,6 +67,17 @@ class OpenTransaction:
     transactional_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer of a partition, as its leader remembers it; `start_offset` is -1 without an open transaction."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int
+
+
 async def list_transactions(
     cluster: Cluster, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), longer_than_ms: int = -1
 ) -> list[TransactionListing]:
@@ -194,6 +205,28 @@ async def abort_on_partition(cluster: Cluster, transaction: OpenTransaction) -> 
         for topic in result.topics:
             for part in topic.partitions:
                 raise_for(part.error_code, about=f"aborting a transaction on {tp}")
+
+
+async def active_producers(cluster: Cluster, tp: TopicPartition) -> list[ActiveProducer]:
+    """List the idempotent producers that the leader of a partition remembers, the last one first. Raises KafkaError."""
+    from ottla.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+
+    leader = await cluster.partition(tp, fresh=True)
+    ask = DescribeProducersRequest(topics=[TopicRequest(name=tp.topic, partition_indexes=[tp.partition])])
+    answer: DescribeProducersResponse = await cluster.request(leader.leader_id, ApiKey.DESCRIBE_PRODUCERS, ask)
+    (found,) = answer.topics[0].partitions
+    raise_for(found.error_code, found.error_message, about=str(tp))
+    producers = [
+        ActiveProducer(
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.last_timestamp,
+            each.current_txn_start_offset,
+        )
+        for each in found.active_producers
+    ]
+    return sorted(producers, key=lambda each: -each.last_timestamp_ms)
 
 
 async def _list_of(cluster: Cluster, node_id: int, ask: object) -> ListTransactionsResponse:

@@ -107,7 +107,11 @@ class _Paths:
         self._open_routes, self._routes = list(open_routes), list(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, or open and close the console's connections."""
+        if scope["type"] == "lifespan":
+            if self._console is not None:
+                await self._console(scope, receive, send)
+            return
         app = self._guarded if self._console is None or _has(self._routes, scope) else self._console
         await (self._everybody if _has(self._open_routes, scope) else app)(scope, receive, send)
 

@@ -26,7 +26,7 @@ async def serve(
         app,
         log_config=None,
         access_log=False,
-        lifespan="off",
+        lifespan="auto",  # of an application that has connections to open and close
         http="h11",
         ws="none",
         server_header=False,

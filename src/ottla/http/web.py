@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 
 from starlette.applications import Starlette
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_LARGE, INTERNAL, UNAVAILABLE = 400, 401, 403, 404, 413, 500, 503
 
@@ -54,15 +56,21 @@ __all__ = [
     "UNAVAILABLE",
     "ASGIApp",
     "BaseRoute",
+    "FormData",
+    "HTMLResponse",
     "HTTPException",
+    "Message",
     "Mount",
+    "PlainTextResponse",
     "Receive",
+    "RedirectResponse",
     "Request",
     "Response",
     "Route",
     "Scope",
     "Send",
     "Starlette",
+    "StaticFiles",
     "StreamingResponse",
     "json_response",
     "problem",

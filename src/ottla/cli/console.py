@@ -1,0 +1,185 @@
+"""`ottla console`: serves the web console of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, client_options_of
+from ottla.cli.errors import CommandFailed, usage_error
+from ottla.cli.options import Brokers, Profile, Timeout
+from ottla.cli.output import alert
+from ottla.client.cluster import Cluster
+from ottla.client.connection import Security
+from ottla.client.sasl import Sasl
+from ottla.core.settings import InvalidSettings
+
+if TYPE_CHECKING:
+    from ottla.console.options import ConsoleOptions
+    from ottla.console.passwords import PasswordFile
+    from ottla.console.workspace import Connect
+    from ottla.http.address import HttpAddress
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+_WITH_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@app.command()
+def console(
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve; https://HOST:PORT with TLS.")
+    ] = "127.0.0.1:8080",
+    users: Annotated[
+        Path | None, typer.Option("--users", metavar="FILE", help="Who may sign in, with hashes of passwords.")
+    ] = None,
+    sasl: Annotated[
+        bool, typer.Option("--sasl", help="Sign in with a name and password of the brokers, and act with its rights.")
+    ] = False,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Change things too, also where it is not the default.")
+    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing.")] = False,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="The PEM file of https://, with its key.")
+    ] = None,
+    proxied: Annotated[
+        bool, typer.Option("--behind-https-proxy", help="Browsers reach it by https, through a proxy.")
+    ] = False,
+    hash_password: Annotated[
+        str | None,
+        typer.Option("--hash-password", metavar="NAME", help="Read a password, print its line for --users, and end."),
+    ] = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Serve a web console: topics, messages, groups, transactions, and why something is not well.
+
+    It acts with the rights of the profile, or with --sasl with those of each user. On other addresses than this
+    machine's it is read-only unless --allow-changes is given, and requires a sign-in and https.
+    """
+    if hash_password is not None:
+        _print_hash(hash_password)
+        return
+    try:
+        from ottla.console.options import ConsoleOptions
+        from ottla.http.address import parse_address
+    except ModuleNotFoundError as error:
+        raise CommandFailed(f"{error.name} is not installed", advice="pip install 'ottla[console]'") from None
+    if allow_changes and read_only:
+        raise usage_error("--allow-changes and --read-only contradict each other", "use one of them")
+    if users is not None and sasl:
+        raise usage_error("--users and --sasl contradict each other", "use one of them")
+    try:
+        address = parse_address(listen)
+    except InvalidSettings as error:
+        raise usage_error(f"--listen {listen}: {error.problems[0].reason}") from None
+    is_local = address.host in _LOOPBACK
+    _check_exposure(address, is_local=is_local, signs_in=users is not None or sasl, proxied=proxied)
+    target = ConnectionOptions(brokers, profile, timeout)
+    options = ConsoleOptions(
+        connect=_connect(target),
+        cluster_name=profile or brokers or ", ".join(map(str, target.addresses())),
+        may_change=not read_only and (is_local or allow_changes),
+        users=None if users is None else _read_users(users),
+        connect_as=_connect_as(target) if sasl else None,
+        hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if is_local and not proxied else None,
+        is_https=address.is_secure or proxied,
+        profile_words=("--profile", profile) if profile else ("--brokers", brokers) if brokers else (),
+    )
+    asyncio.run(_serve(options, address, certificate))
+
+
+def _check_exposure(address: HttpAddress, *, is_local: bool, signs_in: bool, proxied: bool) -> None:
+    """Refuse what all of a network could use or read. Raises CommandFailed."""
+    if is_local and not proxied:
+        return
+    if not signs_in:
+        raise usage_error(
+            f"everybody who reaches {address.url} could use the console", "add --users FILE or --sasl, or 127.0.0.1"
+        )
+    if not (address.is_secure or proxied):
+        raise usage_error(
+            f"passwords would be readable on the way to {address.url}",
+            "listen at https:// with --certificate, or say --behind-https-proxy",
+        )
+
+
+def _print_hash(name: str) -> None:
+    from ottla.cli.secret_input import read_new_password
+    from ottla.console.passwords import hash_password as hashed
+
+    print(f"{name}:{hashed(read_new_password(None, of=name))}")
+
+
+def _read_users(path: Path) -> PasswordFile:
+    from ottla.console.passwords import InvalidPasswordFile, PasswordFile
+
+    try:
+        return PasswordFile.read(path)
+    except (InvalidPasswordFile, OSError, UnicodeDecodeError) as error:
+        raise usage_error(f"--users: {error}") from None
+
+
+def _connect(target: ConnectionOptions) -> Connect:
+    options, addresses = client_options_of(target), target.addresses()
+
+    async def connect() -> Cluster:
+        return await Cluster.connect(addresses, options=options)
+
+    return connect
+
+
+def _connect_as(target: ConnectionOptions) -> Callable[[str, str], Connect]:
+    """Return how to connect as another user, by the mechanism and TLS of the profile."""
+    options, addresses = client_options_of(target), target.addresses()
+    tls, sasl = options.security.tls, options.security.sasl
+    mechanism = "SCRAM-SHA-512" if sasl is None or sasl.mechanism not in _WITH_PASSWORD else sasl.mechanism
+    if tls is None and mechanism == "PLAIN" and not all(address.host in _LOOPBACK for address in addresses):
+        raise usage_error("PLAIN without TLS would send passwords that can be read", "set security.protocol=SASL_SSL")
+
+    def connect_as(name: str, password: str) -> Connect:
+        security = Security(tls, Sasl(mechanism, name, password))
+
+        async def connect() -> Cluster:
+            return await Cluster.connect(addresses, options=replace(options, security=security))
+
+        return connect
+
+    return connect_as
+
+
+async def _serve(options: ConsoleOptions, address: HttpAddress, certificate: Path | None) -> None:
+    from ottla.console.app import application
+    from ottla.http.listener import HttpListener
+
+    tls = None
+    if address.is_secure:
+        if certificate is None:
+            raise usage_error("https:// needs --certificate FILE", "a PEM file with the certificates and the key")
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            tls.load_cert_chain(certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise usage_error(f"--certificate {certificate}: {error}") from None
+    try:
+        listener = HttpListener(address, tls=tls, console=application(options))
+    except OSError as error:
+        raise CommandFailed(f"cannot listen at {address.url}: {error.strerror or error}") from None
+    stop = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    listener.start()
+    print(f"the console of {options.cluster_name} is at {listener.address.url}", flush=True)
+    if not options.may_change:
+        print(alert("it is read-only; --allow-changes lets it change things"), flush=True)
+    await stop.wait()
+    await listener.stop()

@@ -1,0 +1,39 @@
+"""The options of a console: which cluster, who may use it, and whether it may change anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ottla.console.passwords import PasswordFile
+from ottla.console.samples import EVERY_S
+from ottla.console.workspace import Connect
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions:
+    """The options. At most one of `users` and `connect_as` is set; without one there is no sign-in."""
+
+    connect: Connect
+    """Connects with the rights of the profile."""
+    cluster_name: str = "cluster"
+    may_change: bool = True
+    users: PasswordFile | None = None
+    connect_as: Callable[[str, str], Connect] | None = None
+    """Returns how to connect with the rights of a SASL user, by name and password."""
+    hosts: frozenset[str] | None = None
+    """The names that the header Host may have, without the port; None for every name."""
+    is_https: bool = False
+    """Whether browsers reach it by https, through a proxy: cookies are for https alone then."""
+    job_file: Path | None = None
+    sample_every_s: float = EVERY_S
+    profile_words: tuple[str, ...] = ()
+    """The words of a command line that select the same cluster."""
+
+    @property
+    def requires_sign_in(self) -> bool:
+        """Whether pages are shown to those who have signed in alone."""
+        return self.users is not None or self.connect_as is not None

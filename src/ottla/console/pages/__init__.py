@@ -1,0 +1,31 @@
+"""The pages: a module for each noun, with a function for each page and action."""
+
+from __future__ import annotations
+
+from ottla.console.pages import (
+    access_control,
+    brokers,
+    groups,
+    messages,
+    plots,
+    reassignments,
+    sign_in,
+    topics,
+    transactions,
+)
+from ottla.console.pages.page import Page
+
+PAGES: tuple[Page, ...] = (
+    *brokers.PAGES,
+    *topics.PAGES,
+    *messages.PAGES,
+    *groups.PAGES,
+    *transactions.PAGES,
+    *reassignments.PAGES,
+    *access_control.PAGES,
+    *plots.PAGES,
+    *sign_in.PAGES,
+)
+"""All pages, by their paths."""
+
+__all__ = ["PAGES", "Page"]

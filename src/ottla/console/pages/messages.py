@@ -1,0 +1,311 @@
+"""The message browser: search, one record with who wrote it and which groups are there, the live tail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.errors import CannotConnect
+from ottla.client.offset_spec import InvalidOffsetSpec, OffsetSpec, parse
+from ottla.client.offsets import available_bounds
+from ottla.client.offsets_of_groups import offsets_of_groups
+from ottla.client.record_lookup import StoredRecord, read_record
+from ottla.client.transaction_admin import active_producers, list_transactions
+from ottla.console import texts
+from ottla.console.actions import produce
+from ottla.console.decoding import FORMS, Decoded, decode
+from ottla.console.message_filter import MessageFilter
+from ottla.console.message_search import SCANNED_MAX, Found, Search, search
+from ottla.console.pages.page import Page
+from ottla.console.pages.topics import topic_of
+from ottla.console.visit import Refused, Visit
+from ottla.core.clock import SystemClock
+from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
+from ottla.http.web import Response, StreamingResponse
+from ottla.records.codecs import Codec
+from ottla.records.record_reader import Record
+
+_LIMITS: Final = (25, 50, 100, 500)
+_TAIL_SECONDS_MAX: Final = 15 * 60
+_TAIL_PER_SECOND: Final = 50
+_TAIL_VALUE_CHARACTERS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """A record as the pages show it."""
+
+    tp: TopicPartition
+    offset: int
+    timestamp_ms: int
+    key: Decoded
+    value: Decoded
+    headers: list[tuple[str, Decoded]]
+
+
+def shown(tp: TopicPartition, record: Record, form: str = "auto") -> ShownRecord:
+    """Decode a record."""
+    headers = [(name, decode(value)) for name, value in record.headers]
+    return ShownRecord(tp, record.offset, record.timestamp_ms, decode(record.key), decode(record.value, form), headers)
+
+
+async def messages(visit: Visit) -> Response:
+    """Search the records of a topic."""
+    _, topic = await topic_of(visit)
+    now_ms = SystemClock().wall_ms()
+    first = visit.query("from").strip()
+    limit = int(visit.query("limit", "25")) if visit.query("limit", "25") in {str(each) for each in _LIMITS} else 25
+    fields = MessageFilter(visit.query("key"), visit.query("text"), visit.query("where"))
+    form = visit.query("form", "auto")
+    problem, found, took_s = "", Found(), 0.0
+    try:
+        began = asyncio.get_running_loop().time()
+        found = await search(
+            await visit.cluster(),
+            Search(
+                _partitions(visit, topic.name, len(topic.partitions)),
+                _offset(first, now_ms) if first else None,
+                limit,
+                fields.matcher(now_ms=now_ms),
+                read_committed=visit.query("uncommitted") != "1",
+            ),
+        )
+        took_s = asyncio.get_running_loop().time() - began
+    except Refused as error:
+        problem = error.message
+    words = [*(["--from", first, "--count", str(limit)] if first else ["--tail", str(limit)]), *fields.words]
+    words += ["--partition", visit.query("partition")] if visit.query("partition") else []
+    return visit.page(
+        "messages.html",
+        title=topic.name,
+        topic=topic,
+        tab="messages",
+        found=found,
+        records=[shown(tp, record, form) for tp, record in found.records],
+        fields=fields,
+        first=first,
+        limit=limit,
+        limits=_LIMITS,
+        form=form,
+        forms=("auto", *FORMS),
+        problem=problem,
+        scanned_max=SCANNED_MAX,
+        took_s=took_s,
+        next_offset=_next_offset(found, first),
+        cli=visit.cli("consume", topic.name, *words, "--format", "json"),
+    )
+
+
+def _next_offset(found: Found, first: str) -> str:
+    """Return where a search from an offset goes on; only one partition has a single answer."""
+    if not first or not found.is_cut or not found.records:
+        return ""
+    tp, record = found.records[-1]
+    same = all(other == tp for other, _ in found.records)
+    return str(record.offset + 1) if same else f"@{record.timestamp_ms}" if record.timestamp_ms >= 0 else ""
+
+
+def _partitions(visit: Visit, topic: str, count: int) -> list[TopicPartition]:
+    text = visit.query("partition").strip()
+    if not text:
+        return [TopicPartition(topic, number) for number in range(count)]
+    if not text.isdecimal() or int(text) >= count:
+        raise Refused(f"topic {topic} has no partition {text}; it has {count}, numbered from 0")
+    return [TopicPartition(topic, int(text))]
+
+
+def _offset(text: str, now_ms: int) -> OffsetSpec:
+    try:
+        return parse(text, now_ms=now_ms)
+    except InvalidOffsetSpec as error:
+        raise Refused(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The producer of a record, as far as the log and the coordinators say."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    transactional_id: str
+    is_transactional: bool
+    codec: str
+    records_in_batch: int
+    hints: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A group with a committed offset in the partition of a record."""
+
+    group: str
+    state: str
+    committed: int
+    distance: int  # of the record from the committed offset; 0: the group reads it next
+    lag: int | None
+
+
+_HINT_NAMES: Final = ("producer", "client", "source", "service", "app", "origin", "host", "trace")
+
+
+async def record(visit: Visit) -> Response:
+    """Show one record: its parts, its producer, and the groups of its partition."""
+    snapshot, topic = await topic_of(visit)
+    tp = TopicPartition(topic.name, int(visit.path("partition")))
+    offset = int(visit.path("offset"))
+    if tp.partition >= len(topic.partitions):
+        raise Refused(f"topic {topic.name} has no partition {tp.partition}", 404)
+    cluster = await visit.cluster()
+    stored = await read_record(cluster, tp, offset)
+    bounds, _ = await available_bounds(cluster, [tp])
+    committed = await offsets_of_groups(cluster, snapshot.groups.values())
+    end = bounds[tp].end_offset if tp in bounds else None
+    readers = [
+        Reader(
+            name,
+            snapshot.groups[name].state,
+            offsets[tp],
+            offset - offsets[tp],
+            None if end is None else max(0, end - offsets[tp]),
+        )
+        for name, offsets in committed.items()
+        if tp in offsets
+    ]
+    form = visit.query("form", "auto")
+    return visit.page(
+        "record.html",
+        title=f"{tp} at {offset}",
+        topic=topic,
+        tab="messages",
+        tp=tp,
+        offset=offset,
+        record=None if stored is None else shown(tp, stored.record, form),
+        producer=None if stored is None else await _producer(visit, stored),
+        readers=sorted(readers, key=lambda each: (abs(each.distance), each.group)),
+        bounds=bounds.get(tp),
+        form=form,
+        forms=("auto", *FORMS),
+        cli=visit.cli(
+            "consume", topic.name, "--partition", tp.partition, "--from", offset, "--count", 1, "--format", "json"
+        ),
+    )
+
+
+async def _producer(visit: Visit, stored: StoredRecord) -> Producer:
+    batch, transactional_id = stored.batch, ""
+    if batch.is_transactional and batch.producer_id >= 0:
+        try:
+            listed = await list_transactions(await visit.cluster(), producer_ids=[batch.producer_id])
+            transactional_id = listed[0].transactional_id if listed else ""
+        except (KafkaError, CannotConnect):
+            transactional_id = ""
+    hints = [
+        (name, decode(value).text)
+        for name, value in stored.record.headers
+        if any(hint in name.lower() for hint in _HINT_NAMES)
+    ]
+    return Producer(
+        batch.producer_id,
+        batch.producer_epoch,
+        stored.sequence,
+        transactional_id,
+        batch.is_transactional,
+        Codec(batch.codec).name.lower() if batch.codec else "not compressed",
+        batch.record_count,
+        hints,
+    )
+
+
+async def producers(visit: Visit) -> Response:
+    """List the idempotent producers of a partition."""
+    _, topic = await topic_of(visit)
+    (tp,) = _partitions(visit, topic.name, len(topic.partitions))[:1]
+    return visit.page(
+        "producers.html",
+        title=topic.name,
+        topic=topic,
+        tab="messages",
+        partition=tp.partition,
+        rows=await active_producers(await visit.cluster(), tp),
+        cli=visit.cli("txn", "list"),
+    )
+
+
+async def tail(visit: Visit) -> Response:
+    """Send the records that are written from now on, as server-sent events."""
+    _, topic = await topic_of(visit)
+    fields = MessageFilter(visit.query("key"), visit.query("text"), visit.query("where"))
+    matches = fields.matcher(now_ms=SystemClock().wall_ms())
+    cluster = await visit.cluster()
+    tps = _partitions(visit, topic.name, len(topic.partitions))
+    bounds, _ = await available_bounds(cluster, tps, read_committed=True)
+    ends = {tp: each.end_offset for tp, each in bounds.items()}
+
+    async def events() -> AsyncIterator[str]:
+        yield "event: ready\ndata: {}\n\n"
+        loop = asyncio.get_running_loop()
+        second, sent, left_out = int(loop.time()), 0, 0
+        options = ConsumerOptions(read_committed=True, max_bytes=1 << 20, max_wait_s=0.5)
+        try:
+            async with asyncio.timeout(_TAIL_SECONDS_MAX), Consumer(cluster, ends, options=options) as consumer:
+                async for tp, records in consumer.chunks():
+                    for each in records:
+                        if matches is not None and not matches(tp, each):
+                            continue
+                        if int(loop.time()) != second:
+                            second, sent = int(loop.time()), 0
+                        sent += 1
+                        if sent > _TAIL_PER_SECOND:
+                            left_out += 1
+                            continue
+                        yield f"data: {json.dumps({**_event(shown(tp, each)), 'leftOut': left_out})}\n\n"
+        except TimeoutError:
+            yield "event: over\ndata: {}\n\n"
+        except (KafkaError, CannotConnect) as error:
+            yield f"event: failed\ndata: {json.dumps(str(error))}\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _event(record: ShownRecord) -> Mapping[str, Any]:
+    return {
+        "partition": record.tp.partition,
+        "offset": record.offset,
+        "time": texts.time(record.timestamp_ms),
+        "key": record.key.preview,
+        "value": record.value.preview[:_TAIL_VALUE_CHARACTERS],
+        "form": record.value.form,
+    }
+
+
+async def write(visit: Visit) -> Response:
+    """Show the form that writes a record, filled with one that exists if the query names it."""
+    _, topic = await topic_of(visit)
+    partition, offset = visit.query("partition"), visit.query("offset")
+    copied = None
+    if partition.isdecimal() and offset.isdecimal():
+        copied = await read_record(await visit.cluster(), TopicPartition(topic.name, int(partition)), int(offset))
+    return visit.page(
+        "produce.html",
+        title=topic.name,
+        topic=topic,
+        tab="produce",
+        fields=produce.fields_of(None if copied is None else copied.record),
+        cli=visit.cli("produce", topic.name),
+    )
+
+
+PAGES = (
+    Page("/topics/{topic}/messages", messages),
+    Page("/topics/{topic}/messages/{partition:int}/{offset:int}", record),
+    Page("/topics/{topic}/producers", producers),
+    Page("/topics/{topic}/tail", tail),
+    Page("/topics/{topic}/produce", write),
+    Page("/topics/{topic}/produce", produce.produce, "POST"),
+)

@@ -1,0 +1,125 @@
+"""Finds why something is not well, for the pages that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from ottla.client.cluster import Cluster
+from ottla.client.group_lag import GroupLag
+from ottla.client.partition_health import UnhealthyPartition
+from ottla.client.transaction_admin import TransactionDescription
+from ottla.console import texts
+from ottla.console.snapshot import BrokerState, Snapshot
+from ottla.core.ids import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One line with the cause, one with what helps, and the command that shows more."""
+
+    cause: str
+    advice: str
+    command: tuple[str, ...] = ()
+    link: str = ""
+
+
+class Reasons:
+    """Explains with the rights of a request."""
+
+    def __init__(self, cluster: Callable[[], Awaitable[Cluster]]) -> None:
+        self._cluster = cluster
+
+    def of_cluster(self, snapshot: Snapshot) -> list[Reason]:
+        """Explain all that is not well in a snapshot, the worst first."""
+        found = []
+        if snapshot.described.controller_id < 0:
+            found.append(Reason("No broker is the controller.", "Start the brokers that do not run; see their logs."))
+        found += [reason for broker in snapshot.brokers for reason in self.of_broker(broker)]
+        found += self.of_partitions(snapshot.unhealthy, snapshot.brokers)
+        return found
+
+    def of_broker(self, broker: BrokerState) -> list[Reason]:
+        """Explain what is not well about a broker."""
+        found, link = [], f"/brokers/{broker.node_id}"
+        name, command = f"Broker {broker.node_id}", ("cluster", "health")
+        if broker.trouble:
+            advice = "Start it, or check its log and its advertised.listeners."
+            found.append(Reason(f"{name} does not answer: {broker.trouble}.", advice, command, link))
+        for each in broker.log_dirs:
+            if each.is_offline:
+                advice = "Replace or repair the disk, and restart the broker."
+                found.append(Reason(f"{name}: the log directory {each.path} is offline.", advice, command, link))
+            elif each.is_full:
+                advice = "Free space, shorten retention.ms, or move replicas to other brokers."
+                found.append(Reason(f"{name}: the disk of {each.path} is full.", advice, command, link))
+        return found
+
+    def of_partitions(self, partitions: Sequence[UnhealthyPartition], brokers: Sequence[BrokerState]) -> list[Reason]:
+        """Explain partitions with a problem, a line for each topic and problem."""
+        down = [str(each.node_id) for each in brokers if each.trouble]
+        cause = f": broker {', '.join(down)} does not answer" if down else ""
+        by_problem: dict[tuple[str, str], list[int]] = {}
+        for each in partitions:
+            problem = (
+                "has no leader"
+                if each.is_offline
+                else "refuses acks=all (below min.insync.replicas)"
+                if each.is_under_min_isr
+                else "has replicas that are not in sync"
+            )
+            by_problem.setdefault((each.tp.topic, problem), []).append(each.tp.partition)
+        return [
+            Reason(
+                f"{topic}: partition {_numbers(numbers)} {problem}{cause}.",
+                "Start the missing brokers." if down else "Check the disks and the network of the followers.",
+                ("topic", "describe", topic),
+                f"/topics/{topic}",
+            )
+            for (topic, problem), numbers in by_problem.items()
+        ]
+
+    async def of_group(self, name: str, lag: GroupLag) -> list[Reason]:
+        """Explain what is not well about a group."""
+        found, command = [], ("why", "group", name)
+        if not lag.group.members and lag.lag:
+            advice = "Start its consumers, or delete the group if nothing uses it any more."
+            found.append(Reason("It has lag and no members: nothing reads for it.", advice, command))
+        if lag.group.state in _REBALANCING:
+            advice = "Wait until its members have joined; see max.poll.interval.ms if it comes again and again."
+            found.append(Reason("It rebalances: its members read nothing until it is stable.", advice, command))
+        for why, tps in _by_reason(lag).items():
+            cause = f"The lag of {', '.join(map(str, tps[:3]))} is unknown: {why}."
+            found.append(Reason(cause, "Restore the leader of these partitions.", command))
+        return found
+
+    def of_transaction(self, transaction: TransactionDescription, now_ms: int) -> list[Reason]:
+        """Explain what is not well about a transaction."""
+        if transaction.start_ms is None or now_ms - transaction.start_ms < _LONG_MS:
+            return []
+        open_s = (now_ms - transaction.start_ms) / 1000
+        cause = f"It has been open for {texts.duration(open_s)}: readers of committed records wait for it."
+        advice = "Its producer may be stuck; it ends by its timeout, or abort it."
+        return [Reason(cause, advice, ("txn", "abort", transaction.transactional_id))]
+
+
+_LONG_MS = 60_000
+_REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+
+
+def _by_reason(lag: GroupLag) -> dict[str, list[TopicPartition]]:
+    found: dict[str, list[TopicPartition]] = {}
+    for tp in lag.partitions:
+        if tp in lag.unknown:
+            found.setdefault(lag.unknown[tp], []).append(tp)
+    return found
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """List the first numbers.
+
+    >>> _numbers([1, 2]), _numbers(range(9))
+    ('1, 2', '0, 1, 2, 3, 4 and 4 more')
+    """
+    shown = ", ".join(map(str, numbers[:5]))
+    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"
