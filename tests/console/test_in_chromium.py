@@ -43,6 +43,7 @@ PAGES = (
     "/topics/empty/messages",
     "/groups",
     "/groups/billing",
+    "/doctor",
     "/transactions",
     "/transactions?topic=orders",
     "/reassignments",
@@ -65,9 +66,7 @@ def fill(k: Kafka) -> None:
         value = "{order: 1007, amount: broken" if number == POISON else order
         producer = "legacy-import" if number == POISON else "shop-frontend"
         partition = PARTITION if number < 40 else number % 3
-        k.produce(
-            "orders", value, key=f"customer-{number % 40}", partition=partition, headers=[("producer", producer)]
-        )
+        k.produce("orders", value, key=f"customer-{number % 40}", partition=partition, headers=[("producer", producer)])
     k.produce("bytes", b"\x08\x96\x01\x12\x07testing")
     k.produce("bytes", b"\x00\x00\x00\x00\x07\x02ab")
     k.produce("bytes", None, key="deleted")
@@ -151,6 +150,7 @@ def test_every_page_is_accessible_fits_and_logs_no_error(
         page.goto(url + path)
         if page.locator("[data-plot]").count():
             page.wait_for_selector("[data-drawn]", timeout=30_000)
+        page.wait_for_load_state("networkidle")
         name = IN_DOCS.get(path) if colours == "light" and width == "desktop" else None
         directory = ROOT / PICTURES if PICTURES and name else tmp_path
         picture = directory / f"{name or re.sub(r'[^a-z0-9]+', '-', path) + width + colours}.png"
@@ -180,7 +180,7 @@ def test_a_poisoned_message_its_producer_and_the_group_that_waits_are_found_in_u
     page.goto(url)
     click("Groups")
     click("billing")
-    page.wait_for_selector("text=It has lag and no members")
+    page.wait_for_selector(".why .cause", timeout=30_000)
     row = page.locator("tr", has=page.get_by_role("link", name="orders", exact=True)).first
     row.get_by_role("link", name=str(POISON), exact=True).click()  # the next record that the group reads
     clicks += 1

@@ -115,5 +115,3 @@ async def test_sessions_end_and_their_number_is_bounded() -> None:
     for _ in range(2 * SESSIONS_MAX):
         await sessions.begin()
     assert len(sessions) <= SESSIONS_MAX
-
-

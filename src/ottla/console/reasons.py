@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ottla.client.cluster import Cluster
-from ottla.client.group_lag import GroupLag
 from ottla.client.partition_health import UnhealthyPartition
 from ottla.client.transaction_admin import TransactionDescription
 from ottla.console import texts
 from ottla.console.snapshot import BrokerState, Snapshot
-from ottla.core.ids import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +22,7 @@ class Reason:
 
 
 class Reasons:
-    """Explains with the rights of a request."""
-
-    def __init__(self, cluster: Callable[[], Awaitable[Cluster]]) -> None:
-        self._cluster = cluster
+    """Explains what a snapshot shows, at once; what needs more requests is found by `ottla.diagnosis` (pages/why.py)."""
 
     def of_cluster(self, snapshot: Snapshot) -> list[Reason]:
         """Explain all that is not well in a snapshot, the worst first."""
@@ -79,20 +73,6 @@ class Reasons:
             for (topic, problem), numbers in by_problem.items()
         ]
 
-    async def of_group(self, name: str, lag: GroupLag) -> list[Reason]:
-        """Explain what is not well about a group."""
-        found, command = [], ("why", "group", name)
-        if not lag.group.members and lag.lag:
-            advice = "Start its consumers, or delete the group if nothing uses it any more."
-            found.append(Reason("It has lag and no members: nothing reads for it.", advice, command))
-        if lag.group.state in _REBALANCING:
-            advice = "Wait until its members have joined; see max.poll.interval.ms if it comes again and again."
-            found.append(Reason("It rebalances: its members read nothing until it is stable.", advice, command))
-        for why, tps in _by_reason(lag).items():
-            cause = f"The lag of {', '.join(map(str, tps[:3]))} is unknown: {why}."
-            found.append(Reason(cause, "Restore the leader of these partitions.", command))
-        return found
-
     def of_transaction(self, transaction: TransactionDescription, now_ms: int) -> list[Reason]:
         """Explain what is not well about a transaction."""
         if transaction.start_ms is None or now_ms - transaction.start_ms < _LONG_MS:
@@ -104,15 +84,6 @@ class Reasons:
 
 
 _LONG_MS = 60_000
-_REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
-
-
-def _by_reason(lag: GroupLag) -> dict[str, list[TopicPartition]]:
-    found: dict[str, list[TopicPartition]] = {}
-    for tp in lag.partitions:
-        if tp in lag.unknown:
-            found.setdefault(lag.unknown[tp], []).append(tp)
-    return found
 
 
 def _numbers(numbers: Sequence[int]) -> str:

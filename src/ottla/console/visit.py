@@ -59,7 +59,7 @@ class Visit:
     @property
     def reasons(self) -> Reasons:
         """What explains the things that are not well."""
-        return Reasons(self.workspace.cluster)
+        return Reasons()
 
     def path(self, name: str) -> str:
         """Return a part of the request's path."""

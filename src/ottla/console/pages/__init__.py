@@ -12,6 +12,7 @@ from ottla.console.pages import (
     sign_in,
     topics,
     transactions,
+    why,
 )
 from ottla.console.pages.page import Page
 
@@ -23,6 +24,7 @@ PAGES: tuple[Page, ...] = (
     *transactions.PAGES,
     *reassignments.PAGES,
     *access_control.PAGES,
+    *why.PAGES,
     *plots.PAGES,
     *sign_in.PAGES,
 )

@@ -108,7 +108,6 @@ async def group(visit: Visit) -> Response:
         lag_s=max(ages_s.values(), default=None),
         listed=listed,
         topics=sorted({tp.topic for tp in lag.partitions}),
-        reasons=await visit.reasons.of_group(name, lag),
         cli=visit.cli("group", "describe", name),
     )
 
