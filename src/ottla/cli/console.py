@@ -22,6 +22,7 @@ from ottla.client.sasl import Sasl
 from ottla.core.settings import InvalidSettings
 
 if TYPE_CHECKING:
+    from ottla.console.oidc import OidcProvider
     from ottla.console.options import ConsoleOptions
     from ottla.console.passwords import PasswordFile
     from ottla.console.workspace import Connect
@@ -43,6 +44,25 @@ def console(
     sasl: Annotated[
         bool, typer.Option("--sasl", help="Sign in with a name and password of the brokers, and act with its rights.")
     ] = False,
+    oidc_issuer: Annotated[
+        str | None, typer.Option("--oidc-issuer", metavar="URL", help="Sign in at this OpenID Connect provider.")
+    ] = None,
+    oidc_client: Annotated[
+        str | None, typer.Option("--oidc-client", metavar="ID", help="The client id of this console there.")
+    ] = None,
+    oidc_secret_file: Annotated[
+        Path | None, typer.Option("--oidc-secret-file", metavar="FILE", help="The client secret, if it has one.")
+    ] = None,
+    oidc_allow: Annotated[
+        list[str] | None,
+        typer.Option("--oidc-allow", metavar="EMAIL", help="Only this person may sign in; repeatable. Default: all."),
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="With --oidc-issuer: where browsers find this console.")
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option("--job", metavar="FILE", help="A job file: show its tables, audit and report.")
+    ] = None,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Change things too, also where it is not the default.")
     ] = False,
@@ -76,14 +96,15 @@ def console(
         raise CommandFailed(f"{error.name} is not installed", advice="pip install 'ottla[console]'") from None
     if allow_changes and read_only:
         raise usage_error("--allow-changes and --read-only contradict each other", "use one of them")
-    if users is not None and sasl:
-        raise usage_error("--users and --sasl contradict each other", "use one of them")
+    if sum((users is not None, sasl, oidc_issuer is not None)) > 1:
+        raise usage_error("--users, --sasl and --oidc-issuer contradict each other", "use one of them")
+    oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file, oidc_allow or [], public_url)
     try:
         address = parse_address(listen)
     except InvalidSettings as error:
         raise usage_error(f"--listen {listen}: {error.problems[0].reason}") from None
     is_local = address.host in _LOOPBACK
-    _check_exposure(address, is_local=is_local, signs_in=users is not None or sasl, proxied=proxied)
+    _check_exposure(address, is_local=is_local, signs_in=users is not None or sasl or oidc is not None, proxied=proxied)
     target = ConnectionOptions(brokers, profile, timeout)
     options = ConsoleOptions(
         connect=_connect(target),
@@ -91,7 +112,9 @@ def console(
         may_change=not read_only and (is_local or allow_changes),
         users=None if users is None else _read_users(users),
         connect_as=_connect_as(target) if sasl else None,
+        oidc=oidc,
         hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if is_local and not proxied else None,
+        job_file=job,
         is_https=address.is_secure or proxied,
         profile_words=("--profile", profile) if profile else ("--brokers", brokers) if brokers else (),
     )
@@ -104,7 +127,7 @@ def _check_exposure(address: HttpAddress, *, is_local: bool, signs_in: bool, pro
         return
     if not signs_in:
         raise usage_error(
-            f"everybody who reaches {address.url} could use the console", "add --users FILE or --sasl, or 127.0.0.1"
+            f"everybody who reaches {address.url} could use the console", "add --users FILE, --sasl or --oidc-issuer"
         )
     if not (address.is_secure or proxied):
         raise usage_error(
@@ -127,6 +150,27 @@ def _read_users(path: Path) -> PasswordFile:
         return PasswordFile.read(path)
     except (InvalidPasswordFile, OSError, UnicodeDecodeError) as error:
         raise usage_error(f"--users: {error}") from None
+
+
+def _provider(
+    issuer: str | None, client: str | None, secret_file: Path | None, allowed: list[str], url: str | None
+) -> OidcProvider | None:
+    """Return the OIDC provider of the options. Raises CommandFailed."""
+    if issuer is None:
+        return None
+    if client is None or url is None:
+        raise usage_error("--oidc-issuer needs --oidc-client ID and --url URL", "the URL of this console for browsers")
+    from ottla.cli.secret_input import read_secret_file
+
+    secret = "" if secret_file is None else read_secret_file(secret_file)
+    try:
+        from ottla.console.oidc import OidcProvider
+
+        return OidcProvider(issuer, client, secret, f"{url.rstrip('/')}/sign-in/callback", allowed=frozenset(allowed))
+    except ModuleNotFoundError as error:
+        raise CommandFailed(f"{error.name} is not installed", advice="pip install 'ottla[security]'") from None
+    except ValueError as error:
+        raise usage_error(f"--oidc-issuer: {error}") from None
 
 
 def _connect(target: ConnectionOptions) -> Connect:

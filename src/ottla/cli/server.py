@@ -48,6 +48,7 @@ def server(
     insecure_listeners: Annotated[bool, _option("insecure_listeners")] = False,
     init_user: Annotated[str | None, _option("init_user")] = None,
     init_password_file: Annotated[Path | None, _option("init_password_file")] = None,
+    console: Annotated[bool, _option("console")] = False,
 ) -> None:
     """Run a broker with these options."""
     given = ServerOptions(
@@ -71,5 +72,6 @@ def server(
         insecure_listeners,
         init_user,
         init_password_file,
+        console,
     )
     raise typer.Exit(start(given))

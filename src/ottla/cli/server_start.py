@@ -71,6 +71,7 @@ class ServerOptions(NamedTuple):
     insecure_listeners: bool = False
     init_user: str | None = None
     init_password_file: Path | None = None
+    console: bool = False
 
 
 def _number(text: str, least: int, most: int) -> int:
@@ -168,6 +169,7 @@ OPTIONS = (
         "With --init-user: read the password from this file.",
         Path,
     ),
+    ServerOption("console", ("--console",), "", "Serve the web console too, at ottla.http.listener or 127.0.0.1:8080."),
 )
 _BY_NAME = {name: option for option in OPTIONS for name in option.names}
 
@@ -247,7 +249,7 @@ def start(given: ServerOptions) -> int:
         given.workers if given.workers > 1 else 0,
         given.store_socket,
         initial_users,
-        _make_companion,
+        _make_console if given.console else _make_companion,
     )
     return server.run(
         config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev, process=process
@@ -275,6 +277,16 @@ def _make_companion(config: BrokerConfig) -> Companion | None:
         problem = f"{error.name} is not installed: it needs the {extras} (docs/installation.md)"
         raise InvalidSettings([SettingProblem(key, text, problem)]) from error
     return BrokerCompanion(config)
+
+
+def _make_console(config: BrokerConfig) -> Companion:
+    """Return what serves the console, metrics and health. Raises InvalidSettings."""
+    try:
+        with garbage_collection.paused():
+            from ottla.cli.server_console import ConsoleCompanion
+    except ModuleNotFoundError as error:
+        raise usage_error(f"{error.name} is not installed", "pip install 'ottla[console]'") from error
+    return ConsoleCompanion(config)
 
 
 def _initial_users(given: ServerOptions) -> dict[str, str]:
@@ -313,6 +325,7 @@ def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
         "store_socket",
         "insecure_listeners",
         "init_user",
+        "console",
     ):
         if getattr(given, name) != getattr(ServerOptions(), name):
             raise usage_error(f"--memory and --{name.replace('_', '-')} contradict each other", "use one of them")

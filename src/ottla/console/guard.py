@@ -52,7 +52,9 @@ def _with_headers(send: Send, *, is_static: bool) -> Send:
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             caching = b"public, max-age=86400" if is_static else b"no-store"
-            message["headers"] = [*message.get("headers", ()), *_HEADERS, (b"cache-control", caching)]
+            own = {name for name, _ in message.get("headers", ())}
+            added = [(name, value) for name, value in _HEADERS if name not in own]  # a report has a policy of its own
+            message["headers"] = [*message.get("headers", ()), *added, (b"cache-control", caching)]
         await send(message)
 
     return with_headers

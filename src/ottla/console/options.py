@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.console.passwords import PasswordFile
 from ottla.console.samples import EVERY_S
 from ottla.console.workspace import Connect
+
+if TYPE_CHECKING:  # it needs pyjwt
+    from ottla.console.oidc import OidcProvider
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """The options. At most one of `users` and `connect_as` is set; without one there is no sign-in."""
+    """The options. At most one of `users`, `connect_as` and `oidc` is set; without one there is no sign-in."""
 
     connect: Connect
     """Connects with the rights of the profile."""
@@ -24,6 +28,7 @@ class ConsoleOptions:
     users: PasswordFile | None = None
     connect_as: Callable[[str, str], Connect] | None = None
     """Returns how to connect with the rights of a SASL user, by name and password."""
+    oidc: OidcProvider | None = None
     hosts: frozenset[str] | None = None
     """The names that the header Host may have, without the port; None for every name."""
     is_https: bool = False
@@ -36,4 +41,4 @@ class ConsoleOptions:
     @property
     def requires_sign_in(self) -> bool:
         """Whether pages are shown to those who have signed in alone."""
-        return self.users is not None or self.connect_as is not None
+        return self.users is not None or self.connect_as is not None or self.oidc is not None

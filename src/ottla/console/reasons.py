@@ -22,7 +22,7 @@ class Reason:
 
 
 class Reasons:
-    """Explains what a snapshot shows, at once; what needs more requests is found by `ottla.diagnosis` (pages/why.py)."""
+    """Explains what a snapshot shows; what needs requests of its own is found by `ottla.diagnosis` (pages/why.py)."""
 
     def of_cluster(self, snapshot: Snapshot) -> list[Reason]:
         """Explain all that is not well in a snapshot, the worst first."""

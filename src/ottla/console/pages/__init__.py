@@ -7,6 +7,7 @@ from ottla.console.pages import (
     brokers,
     groups,
     messages,
+    pipeline,
     plots,
     reassignments,
     sign_in,
@@ -25,6 +26,7 @@ PAGES: tuple[Page, ...] = (
     *reassignments.PAGES,
     *access_control.PAGES,
     *why.PAGES,
+    *pipeline.PAGES,
     *plots.PAGES,
     *sign_in.PAGES,
 )

@@ -9,10 +9,10 @@ from ottla.client.errors import CannotConnect
 from ottla.console.pages.page import Page
 from ottla.console.passwords import PASSWORD_MAX
 from ottla.console.sessions import Session
-from ottla.console.visit import Visit
+from ottla.console.visit import Refused, Visit
 from ottla.console.workspace import Workspace
 from ottla.core.errors import KafkaError
-from ottla.http.web import Response
+from ottla.http.web import RedirectResponse, Response
 
 _AT_ONCE: Final = asyncio.Semaphore(4)
 """Hashing a password takes memory and time: so many at a time."""
@@ -73,6 +73,33 @@ async def _why_refused(workspace: Workspace) -> str:
     return ""
 
 
+async def to_provider(visit: Visit) -> Response:
+    """Send the browser to the OIDC provider."""
+    from ottla.console.oidc import SignInFailed
+
+    if visit.options.oidc is None:
+        raise Refused("this console has no OIDC provider", 404)
+    try:
+        return RedirectResponse(await visit.options.oidc.begin(visit.session.pending), 303)
+    except SignInFailed as error:
+        raise Refused(f"The sign-in failed: {error}", 502) from None
+
+
+async def callback(visit: Visit) -> Response:
+    """Take the answer of the OIDC provider that the browser brings."""
+    from ottla.console.oidc import SignInFailed
+
+    if visit.options.oidc is None:
+        raise Refused("this console has no OIDC provider", 404)
+    try:
+        name = await visit.options.oidc.end(dict(visit.request.query_params), visit.session.pending)
+    except SignInFailed as error:
+        raise Refused(f"The sign-in failed: {error}", 401) from None
+    await visit.sessions.end(visit.session)
+    visit.session = await signed_in(visit, name, None)
+    return visit.go_to("/")
+
+
 async def sign_out(visit: Visit) -> Response:
     """End the session."""
     await visit.sessions.end(visit.session)
@@ -83,5 +110,7 @@ async def sign_out(visit: Visit) -> Response:
 PAGES = (
     Page("/sign-in", form, is_sign_in=True),
     Page("/sign-in", sign_in, "POST", is_sign_in=True),
+    Page("/sign-in/oidc", to_provider, is_sign_in=True),
+    Page("/sign-in/callback", callback, is_sign_in=True),
     Page("/sign-out", sign_out, "POST", is_sign_in=True),
 )
