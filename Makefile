@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv chromium console-pictures compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ IN_PLAIN_FORM = { test "$$OTTLA_PLAIN" = 1 || OTTLA_PLAIN=1 $(BIN)/python -m pyt
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
 fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, a client in Go, the oldest Spark
 	@-$(OLDEST_SPARK) -m tests.support.fetch oldest-spark
+chromium:  ## the browser of the console's tests, by apt-get if it is not there
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { apt-get update && apt-get install --yes --no-install-recommends chromium; }
+console-pictures: .venv/ready chromium  ## the pictures of docs/console.md, by its tests
+	OTTLA_PICTURES=docs/console $(BIN)/python -m pytest -q tests/console/test_in_chromium.py -k accessible
 fetch-jars: .venv/ready
 	@$(BIN)/python -m tests.support.fetch
 oldest-spark: .venv/ready
@@ -70,7 +74,7 @@ collect: .venv/ready  ## import every test, which leaves its bytecode to the pro
 
 test: JOBS := 4
 test: export OTTLA_EXAMPLES ?= 0.5
-test: .venv/ready compile fetch  ## all tests, on the compiled form, on JOBS=4 processes, which wait much of their time; a skipped test is a failure
+test: .venv/ready compile fetch chromium  ## all tests, on the compiled form, on JOBS=4 processes, which wait much of their time; a skipped test is a failure
 	@export OTTLA_FAIL_ON_SKIP=1; failed=0; \
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "$(HERE)" || failed=1; \
 	$(call IN_PLAIN_FORM,tests,$(HERE)) || failed=1; \

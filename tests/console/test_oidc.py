@@ -47,7 +47,7 @@ def test_a_token_that_is_right_names_the_user() -> None:
         token(kid=None),
         token(kid="k2"),
         token(key="shared secret of more than thirty-two bytes", algorithm="HS256"),
-        jwt.encode(claims(), None, "none", headers={"kid": "k1"}),
+        jwt.encode(claims(), "", "none", headers={"kid": "k1"}),
         "",
         "a.b.c",
     ],

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.console.workspace import Connect
     from ottla.http.address import HttpAddress
 
+_INSTALL = "pip install '.[{0}]' in a clone, or 'FILE.whl[{0}]'"
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _WITH_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -71,7 +72,7 @@ def console(
         Path | None, typer.Option("--certificate", metavar="FILE", help="The PEM file of https://, with its key.")
     ] = None,
     proxied: Annotated[
-        bool, typer.Option("--behind-https-proxy", help="Browsers reach it by https, through a proxy.")
+        bool, typer.Option("--https-proxy", help="Browsers reach it by https, through a proxy.")
     ] = False,
     hash_password: Annotated[
         str | None,
@@ -93,7 +94,7 @@ def console(
         from ottla.console.options import ConsoleOptions
         from ottla.http.address import parse_address
     except ModuleNotFoundError as error:
-        raise CommandFailed(f"{error.name} is not installed", advice="pip install 'ottla[console]'") from None
+        raise CommandFailed(f"{error.name} is not installed", advice=_INSTALL.format("console")) from None
     if allow_changes and read_only:
         raise usage_error("--allow-changes and --read-only contradict each other", "use one of them")
     if sum((users is not None, sasl, oidc_issuer is not None)) > 1:
@@ -132,7 +133,7 @@ def _check_exposure(address: HttpAddress, *, is_local: bool, signs_in: bool, pro
     if not (address.is_secure or proxied):
         raise usage_error(
             f"passwords would be readable on the way to {address.url}",
-            "listen at https:// with --certificate, or say --behind-https-proxy",
+            "listen at https:// with --certificate, or say --https-proxy",
         )
 
 
@@ -168,7 +169,7 @@ def _provider(
 
         return OidcProvider(issuer, client, secret, f"{url.rstrip('/')}/sign-in/callback", allowed=frozenset(allowed))
     except ModuleNotFoundError as error:
-        raise CommandFailed(f"{error.name} is not installed", advice="pip install 'ottla[security]'") from None
+        raise CommandFailed(f"{error.name} is not installed", advice=_INSTALL.format("security")) from None
     except ValueError as error:
         raise usage_error(f"--oidc-issuer: {error}") from None
 

@@ -285,7 +285,9 @@ def _make_console(config: BrokerConfig) -> Companion:
         with garbage_collection.paused():
             from ottla.cli.server_console import ConsoleCompanion
     except ModuleNotFoundError as error:
-        raise usage_error(f"{error.name} is not installed", "pip install 'ottla[console]'") from error
+        raise usage_error(
+            f"{error.name} is not installed", "pip install '.[console]' in a clone, or 'FILE.whl[console]'"
+        ) from error
     return ConsoleCompanion(config)
 
 
