@@ -1,4 +1,4 @@
-"""Measures the processor time of the console's pages with many partitions and groups: `python -m benchmarks.console_pages`.
+"""Measures the console's pages with many partitions and groups: `python -m benchmarks.console_pages`.
 
 The brokers are in this process, in a thread of their own; the time of a page is that of the console's thread alone.
 """
