@@ -14,9 +14,12 @@ import httpx
 
 from ottla.client import groups
 from ottla.client.addresses import parse_addresses
+from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
+from ottla.client.producer import Producer
 from ottla.console.app import application
 from ottla.console.options import LOOPBACK, ConsoleOptions
+from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.testing import kafka
 
@@ -56,6 +59,11 @@ async def measure(bootstrap: str, group_count: int, topic_count: int) -> None:
         return await Cluster.connect(parse_addresses(bootstrap))
 
     async with await connect() as cluster:
+        topics = [NewTopic(f"topic-{number}", PER_TOPIC) for number in range(topic_count)]
+        for first in range(0, topic_count, 50):
+            await create_topics(cluster, topics[first : first + 50])
+        async with Producer(cluster, clock=SystemClock()) as producer:
+            await producer.send("topic-7", value=b"{}", partition=0)
         for number in range(group_count):
             topic = f"topic-{number % topic_count}"
             offsets = {TopicPartition(topic, partition): 0 for partition in range(5)}
@@ -96,10 +104,8 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=1_000)
     given = parser.parse_args()
-    topics = {f"topic-{number}": PER_TOPIC for number in range(given.partitions // PER_TOPIC)}
-    with kafka(topics=topics) as brokers:
-        brokers.produce("topic-7", "{}", partition=0)
-        asyncio.run(measure(brokers.bootstrap, given.groups, len(topics)))
+    with kafka() as brokers:
+        asyncio.run(measure(brokers.bootstrap, given.groups, given.partitions // PER_TOPIC))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ function options(box, unit) {
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     hooks: { setCursor: [(plot) => showPoint(plot, box, unit)] },
     scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...axis, space: 70, values: (_, ticks, __, ___, step) => ticks.map((at) => clock(at, step < 60)) },
+    axes: [{ ...axis, space: 70, size: 32, values: (_, ticks, __, ___, step) => ticks.map((at) => clock(at, step < 60)) },
       { ...axis, size: 66, values: (_, ticks) => ticks.map((tick) => short(tick, unit)), ...(unit === "bytes" ? { incrs: BYTE_STEPS } : {}) }],
     series: [{}, { label: unit, stroke: color("--accent"), width: 2, fill: color("--accent-fill"), points: { show: false } }],
   };
