@@ -15,7 +15,7 @@ import httpx
 from ottla.client import groups
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import NewTopic, create_topics
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.producer import Producer
 from ottla.console.app import application
 from ottla.console.options import LOOPBACK, ConsoleOptions
@@ -56,7 +56,7 @@ async def measure(bootstrap: str, group_count: int, topic_count: int) -> None:
     """Print a row for each page."""
 
     async def connect() -> Cluster:
-        return await Cluster.connect(parse_addresses(bootstrap))
+        return await Cluster.connect(parse_addresses(bootstrap), options=ClientOptions(request_timeout_s=300))
 
     async with await connect() as cluster:
         topics = [NewTopic(f"topic-{number}", PER_TOPIC) for number in range(topic_count)]

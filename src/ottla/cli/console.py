@@ -34,50 +34,64 @@ _WITH_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
+Listen = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve; https://HOST:PORT with TLS.")
+]
+UsersFile = Annotated[
+    Path | None, typer.Option("--users", metavar="FILE", help="Who may sign in, with hashes of passwords.")
+]
+WithSasl = Annotated[
+    bool, typer.Option("--sasl", help="Sign in with a name and password of the brokers, and act with its rights.")
+]
+OidcIssuer = Annotated[
+    str | None, typer.Option("--oidc-issuer", metavar="URL", help="Sign in at this OpenID Connect provider.")
+]
+OidcClient = Annotated[
+    str | None, typer.Option("--oidc-client", metavar="ID", help="The client id of this console there.")
+]
+OidcSecretFile = Annotated[
+    Path | None, typer.Option("--oidc-secret-file", metavar="FILE", help="The client secret, if it has one.")
+]
+OidcAllow = Annotated[
+    list[str] | None,
+    typer.Option("--oidc-allow", metavar="EMAIL", help="Only this person may sign in; repeatable. Default: all."),
+]
+PublicUrl = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="With --oidc-issuer: where browsers find this console.")
+]
+JobFile = Annotated[
+    Path | None, typer.Option("--job", metavar="FILE", help="A job file: show its tables, audit and report.")
+]
+AllowChanges = Annotated[
+    bool, typer.Option("--allow-changes", help="Change things too, also where it is not the default.")
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Change nothing.")]
+Certificate = Annotated[
+    Path | None, typer.Option("--certificate", metavar="FILE", help="The PEM file of https://, with its key.")
+]
+HttpsProxy = Annotated[bool, typer.Option("--https-proxy", help="Browsers reach it by https, through a proxy.")]
+HashPassword = Annotated[
+    str | None,
+    typer.Option("--hash-password", metavar="NAME", help="Read a password, print its line for --users, and end."),
+]
+
+
 @app.command()
 def console(
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve; https://HOST:PORT with TLS.")
-    ] = "127.0.0.1:8080",
-    users: Annotated[
-        Path | None, typer.Option("--users", metavar="FILE", help="Who may sign in, with hashes of passwords.")
-    ] = None,
-    sasl: Annotated[
-        bool, typer.Option("--sasl", help="Sign in with a name and password of the brokers, and act with its rights.")
-    ] = False,
-    oidc_issuer: Annotated[
-        str | None, typer.Option("--oidc-issuer", metavar="URL", help="Sign in at this OpenID Connect provider.")
-    ] = None,
-    oidc_client: Annotated[
-        str | None, typer.Option("--oidc-client", metavar="ID", help="The client id of this console there.")
-    ] = None,
-    oidc_secret_file: Annotated[
-        Path | None, typer.Option("--oidc-secret-file", metavar="FILE", help="The client secret, if it has one.")
-    ] = None,
-    oidc_allow: Annotated[
-        list[str] | None,
-        typer.Option("--oidc-allow", metavar="EMAIL", help="Only this person may sign in; repeatable. Default: all."),
-    ] = None,
-    public_url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="With --oidc-issuer: where browsers find this console.")
-    ] = None,
-    job: Annotated[
-        Path | None, typer.Option("--job", metavar="FILE", help="A job file: show its tables, audit and report.")
-    ] = None,
-    allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Change things too, also where it is not the default.")
-    ] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing.")] = False,
-    certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="The PEM file of https://, with its key.")
-    ] = None,
-    proxied: Annotated[
-        bool, typer.Option("--https-proxy", help="Browsers reach it by https, through a proxy.")
-    ] = False,
-    hash_password: Annotated[
-        str | None,
-        typer.Option("--hash-password", metavar="NAME", help="Read a password, print its line for --users, and end."),
-    ] = None,
+    listen: Listen = "127.0.0.1:8080",
+    users: UsersFile = None,
+    sasl: WithSasl = False,
+    oidc_issuer: OidcIssuer = None,
+    oidc_client: OidcClient = None,
+    oidc_secret_file: OidcSecretFile = None,
+    oidc_allow: OidcAllow = None,
+    public_url: PublicUrl = None,
+    job: JobFile = None,
+    allow_changes: AllowChanges = False,
+    read_only: ReadOnly = False,
+    certificate: Certificate = None,
+    proxied: HttpsProxy = False,
+    hash_password: HashPassword = None,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -97,7 +111,8 @@ def console(
         raise CommandFailed(f"{error.name} is not installed", advice=_INSTALL.format("console")) from None
     if allow_changes and read_only:
         raise usage_error("--allow-changes and --read-only contradict each other", "use one of them")
-    if sum((users is not None, sasl, oidc_issuer is not None)) > 1:
+    signs_in = sum((users is not None, sasl, oidc_issuer is not None))
+    if signs_in > 1:
         raise usage_error("--users, --sasl and --oidc-issuer contradict each other", "use one of them")
     oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file, oidc_allow or [], public_url)
     try:
@@ -105,7 +120,7 @@ def console(
     except InvalidSettings as error:
         raise usage_error(f"--listen {listen}: {error.problems[0].reason}") from None
     is_local = address.host in _LOOPBACK
-    _check_exposure(address, is_local=is_local, signs_in=users is not None or sasl or oidc is not None, proxied=proxied)
+    _check_exposure(address, is_local=is_local, signs_in=signs_in > 0, proxied=proxied)
     target = ConnectionOptions(brokers, profile, timeout)
     options = ConsoleOptions(
         connect=_connect(target),

@@ -34,10 +34,10 @@ async def offsets_of_groups(cluster: Cluster, listings: Iterable[GroupListing]) 
         for (node_id, is_share), names in by_request.items()
         for first in range(0, len(names), _GROUPS_PER_REQUEST)
     ]
-    found: dict[str, Offsets] = {}
+    offsets: dict[str, Offsets] = {}
     for part in await asyncio.gather(*asked):
-        found |= part
-    return found
+        offsets |= part
+    return offsets
 
 
 async def _fetch(cluster: Cluster, node_id: int, names: Sequence[str], *, is_share: bool) -> dict[str, Offsets]:
@@ -77,9 +77,9 @@ async def _fetch_share(cluster: Cluster, node_id: int, names: Sequence[str]) -> 
         DescribeShareGroupOffsetsRequestGroup,
     )
 
-    wanted = [DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
+    asked = [DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
     answer: DescribeShareGroupOffsetsResponse = await cluster.request(
-        node_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest(groups=wanted)
+        node_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest(groups=asked)
     )
     return {
         group.group_id: {
@@ -94,11 +94,11 @@ async def _fetch_share(cluster: Cluster, node_id: int, names: Sequence[str]) -> 
 
 
 async def _one_by_one(cluster: Cluster, names: Sequence[str], *, is_share: bool) -> dict[str, Offsets]:
-    found = {}
+    offsets = {}
     read = share_groups.start_offsets if is_share else groups.committed_offsets
     for name in names:
         try:
-            found[name] = {tp: committed.offset for tp, committed in (await read(cluster, name)).items()}
+            offsets[name] = {tp: committed.offset for tp, committed in (await read(cluster, name)).items()}
         except (KafkaError, CannotConnect):
             continue
-    return found
+    return offsets

@@ -214,19 +214,19 @@ async def active_producers(cluster: Cluster, tp: TopicPartition) -> list[ActiveP
     leader = await cluster.partition(tp, fresh=True)
     ask = DescribeProducersRequest(topics=[TopicRequest(name=tp.topic, partition_indexes=[tp.partition])])
     answer: DescribeProducersResponse = await cluster.request(leader.leader_id, ApiKey.DESCRIBE_PRODUCERS, ask)
-    (found,) = answer.topics[0].partitions
-    raise_for(found.error_code, found.error_message, about=str(tp))
+    (partition,) = answer.topics[0].partitions
+    raise_for(partition.error_code, partition.error_message, about=str(tp))
     producers = [
         ActiveProducer(
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.current_txn_start_offset,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            producer.current_txn_start_offset,
         )
-        for each in found.active_producers
+        for producer in partition.active_producers
     ]
-    return sorted(producers, key=lambda each: -each.last_timestamp_ms)
+    return sorted(producers, key=lambda producer: -producer.last_timestamp_ms)
 
 
 async def _list_of(cluster: Cluster, node_id: int, ask: object) -> ListTransactionsResponse:

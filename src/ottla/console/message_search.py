@@ -49,14 +49,14 @@ class Search:
 async def search(cluster: Cluster, wanted: Search) -> Found:
     """Search within the limits. Raises KafkaError."""
     bounds, unknown = await available_bounds(cluster, wanted.partitions, read_committed=wanted.read_committed)
-    found = Found(unknown=unknown)
+    result = Found(unknown=unknown)
     options = _COMMITTED if wanted.read_committed else _OPTIONS
     if wanted.first is None:
-        await _newest(cluster, wanted, bounds, found, options)
+        await _newest(cluster, wanted, bounds, result, options)
     else:
         starts = await resolve(cluster, wanted.first, bounds)
-        await _forward(cluster, wanted, starts, bounds, found, options)
-    return found
+        await _forward(cluster, wanted, starts, bounds, result, options)
+    return result
 
 
 async def _newest(
@@ -86,7 +86,7 @@ async def _forward(
     found: Found,
     options: ConsumerOptions,
 ) -> None:
-    ends = {tp: each.end_offset for tp, each in bounds.items()}
+    ends = {tp: span.end_offset for tp, span in bounds.items()}
     try:
         async with asyncio.timeout(SECONDS_MAX), Consumer(cluster, starts, end=ends, options=options) as consumer:
             async for tp, records in consumer.chunks():

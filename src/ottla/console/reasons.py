@@ -26,43 +26,43 @@ class Reasons:
 
     def of_cluster(self, snapshot: Snapshot) -> list[Reason]:
         """Explain all that is not well in a snapshot, the worst first."""
-        found = []
+        reasons = []
         if snapshot.described.controller_id < 0:
-            found.append(Reason("No broker is the controller.", "Start the brokers that do not run; see their logs."))
-        found += [reason for broker in snapshot.brokers for reason in self.of_broker(broker)]
-        found += self.of_partitions(snapshot.unhealthy, snapshot.brokers)
-        return found
+            reasons.append(Reason("No broker is the controller.", "Start the brokers that do not run; see their logs."))
+        reasons += [reason for broker in snapshot.brokers for reason in self.of_broker(broker)]
+        reasons += self.of_partitions(snapshot.unhealthy, snapshot.brokers)
+        return reasons
 
     def of_broker(self, broker: BrokerState) -> list[Reason]:
         """Explain what is not well about a broker."""
-        found, link = [], f"/brokers/{broker.node_id}"
+        reasons, link = [], f"/brokers/{broker.node_id}"
         name, command = f"Broker {broker.node_id}", ("cluster", "health")
         if broker.trouble:
             advice = "Start it, or check its log and its advertised.listeners."
-            found.append(Reason(f"{name} does not answer: {broker.trouble}.", advice, command, link))
-        for each in broker.log_dirs:
-            if each.is_offline:
+            reasons.append(Reason(f"{name} does not answer: {broker.trouble}.", advice, command, link))
+        for log_dir in broker.log_dirs:
+            if log_dir.is_offline:
                 advice = "Replace or repair the disk, and restart the broker."
-                found.append(Reason(f"{name}: the log directory {each.path} is offline.", advice, command, link))
-            elif each.is_full:
+                reasons.append(Reason(f"{name}: the log directory {log_dir.path} is offline.", advice, command, link))
+            elif log_dir.is_full:
                 advice = "Free space, shorten retention.ms, or move replicas to other brokers."
-                found.append(Reason(f"{name}: the disk of {each.path} is full.", advice, command, link))
-        return found
+                reasons.append(Reason(f"{name}: the disk of {log_dir.path} is full.", advice, command, link))
+        return reasons
 
     def of_partitions(self, partitions: Sequence[UnhealthyPartition], brokers: Sequence[BrokerState]) -> list[Reason]:
         """Explain partitions with a problem, a line for each topic and problem."""
-        down = [str(each.node_id) for each in brokers if each.trouble]
+        down = [str(member.node_id) for member in brokers if member.trouble]
         cause = f": broker {', '.join(down)} does not answer" if down else ""
         by_problem: dict[tuple[str, str], list[int]] = {}
-        for each in partitions:
+        for member in partitions:
             problem = (
                 "has no leader"
-                if each.is_offline
+                if member.is_offline
                 else "refuses acks=all (below min.insync.replicas)"
-                if each.is_under_min_isr
+                if member.is_under_min_isr
                 else "has replicas that are not in sync"
             )
-            by_problem.setdefault((each.tp.topic, problem), []).append(each.tp.partition)
+            by_problem.setdefault((member.tp.topic, problem), []).append(member.tp.partition)
         return [
             Reason(
                 f"{topic}: partition {_numbers(numbers)} {problem}{cause}.",

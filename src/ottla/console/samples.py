@@ -166,12 +166,12 @@ class Sampler:
 
     def groups_of(self, topic: str) -> dict[str, Offsets]:
         """Return the groups that have committed offsets in a topic, with those."""
-        found = {}
+        groups = {}
         for group, offsets in self.committed.items():
             here = {tp: offset for tp, offset in offsets.items() if tp.topic == topic}
             if here:
-                found[group] = here
-        return found
+                groups[group] = here
+        return groups
 
 
 def lag_of(offsets: Offsets, ends: Mapping[TopicPartition, int]) -> int:
@@ -187,13 +187,13 @@ def lag_of(offsets: Offsets, ends: Mapping[TopicPartition, int]) -> int:
 
 async def _end_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the high watermarks, some hundred partitions at a time: between them the loop serves pages."""
-    wanted, found = list(partitions), dict[TopicPartition, int]()
-    for first in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
-        some = wanted[first : first + _PARTITIONS_PER_REQUEST]
+    asked, offsets = list(partitions), dict[TopicPartition, int]()
+    for first in range(0, len(asked), _PARTITIONS_PER_REQUEST):
+        some = asked[first : first + _PARTITIONS_PER_REQUEST]
         try:
             answers = await list_offsets(cluster, dict.fromkeys(some, LATEST))
         except KafkaError as error:
             log.debug("the ends of some partitions are unknown: %s", error)
             continue
-        found |= {tp: answer.offset for tp, answer in answers.items()}
-    return found
+        offsets |= {tp: answer.offset for tp, answer in answers.items()}
+    return offsets

@@ -36,7 +36,7 @@ class Session:
     notice: str = ""
     """A sentence for the next page."""
     pending: dict[str, str] = field(default_factory=dict)
-    """What a sign-in at an OIDC provider has begun with."""
+    """The values that the answer of an OIDC provider must match."""
 
     def is_csrf(self, text: str) -> bool:
         """Check the token of a form."""
@@ -73,9 +73,9 @@ class Sessions:
     async def begin(self) -> Session:
         """Return a new session, with a token of its own: signing in does not keep the one of before."""
         now = self._clock.monotonic()
-        over = [each for each in self._sessions.values() if now - each.used > IDLE_S]
+        over = [known for known in self._sessions.values() if now - known.used > IDLE_S]
         if len(self._sessions) - len(over) >= SESSIONS_MAX:
-            over.append(min(self._sessions.values(), key=lambda each: (bool(each.user), each.used)))
+            over.append(min(self._sessions.values(), key=lambda known: (bool(known.user), known.used)))
         for session in over:
             await self.end(session)
         session = Session(new_token(), now, now)

@@ -51,22 +51,22 @@ class BrokerState:
     @property
     def total_bytes(self) -> int:
         """The size of its disks, as far as it reports them."""
-        return sum(max(0, each.total_bytes) for each in self.log_dirs)
+        return sum(max(0, log_dir.total_bytes) for log_dir in self.log_dirs)
 
     @property
     def used_bytes(self) -> int:
         """The used part of its disks."""
-        return sum(each.total_bytes - each.usable_bytes for each in self.log_dirs if each.total_bytes > 0)
+        return sum(log_dir.total_bytes - log_dir.usable_bytes for log_dir in self.log_dirs if log_dir.total_bytes > 0)
 
     @property
     def log_bytes(self) -> int:
         """The size of its logs."""
-        return sum(each.log_bytes for each in self.log_dirs)
+        return sum(log_dir.log_bytes for log_dir in self.log_dirs)
 
     @property
     def offline_dirs(self) -> list[str]:
         """The log directories that cannot be used."""
-        return [each.path for each in self.log_dirs if each.is_offline]
+        return [log_dir.path for log_dir in self.log_dirs if log_dir.is_offline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class Snapshot:
     @property
     def racks(self) -> dict[str, list[BrokerState]]:
         """The brokers by their racks."""
-        found: dict[str, list[BrokerState]] = {}
+        by_rack: dict[str, list[BrokerState]] = {}
         for broker in self.brokers:
-            found.setdefault(broker.rack or "", []).append(broker)
-        return dict(sorted(found.items()))
+            by_rack.setdefault(broker.rack or "", []).append(broker)
+        return dict(sorted(by_rack.items()))
 
     def unhealthy_of(self, topic: str) -> list[UnhealthyPartition]:
         """Return the partitions of a topic that have a problem."""
@@ -214,20 +214,26 @@ async def _disks(cluster: Cluster, node_id: int) -> _Disks:
     except KafkaError as error:
         return [], {}, _Failure(error.message, is_refused=True)
     if answer.error_code != ErrorCode.NONE or any(
-        found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED for found in answer.results
+        directory.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED for directory in answer.results
     ):
         return [], {}, _Failure("not authorized to describe the cluster", is_refused=True)
     log_dirs, sizes = [], dict[str, int]()
-    for found in answer.results:
+    for directory in answer.results:
         partitions = log_bytes = 0
-        for topic in found.topics:
+        for topic in directory.topics:
             topic_bytes = sum(p.partition_size for p in topic.partitions)
             sizes[topic.name] = sizes.get(topic.name, 0) + topic_bytes
             log_bytes += topic_bytes
             partitions += sum(not p.is_future_key for p in topic.partitions)
         log_dirs.append(
             LogDir(
-                node_id, found.log_dir, found.error_code, partitions, log_bytes, found.total_bytes, found.usable_bytes
+                node_id,
+                directory.log_dir,
+                directory.error_code,
+                partitions,
+                log_bytes,
+                directory.total_bytes,
+                directory.usable_bytes,
             )
         )
     return log_dirs, sizes, _Failure()

@@ -1,1 +1,1 @@
-"""What pages can change: each action is planned from a form, shown, and then done (`plans.py`)."""
+"""The changes of pages: each is planned from a form, shown, and then done (`plans.py`)."""

@@ -35,10 +35,10 @@ async def reset(visit: Visit) -> Response:
     if topic:
         info = await cluster.topic(topic, fresh=True)
         chosen |= {TopicPartition(topic, p.partition) for p in info.partitions}
-    wanted = sorted(tp for tp in chosen if not partition or str(tp.partition) == partition)
-    if not wanted:
+    selected = sorted(tp for tp in chosen if not partition or str(tp.partition) == partition)
+    if not selected:
         raise Refused("no partition is selected")
-    bounds, unknown = await available_bounds(cluster, wanted, read_committed=True)
+    bounds, unknown = await available_bounds(cluster, selected, read_committed=True)
     if unknown:
         tp, why = next(iter(sorted(unknown.items())))
         raise Refused(f"the offsets of {tp} are unknown, and nothing was changed: {why}")
@@ -65,8 +65,8 @@ async def reset(visit: Visit) -> Response:
         f"/groups/{name}",
         apply,
         ("Partition", "Committed now", "Then", "Change", "Lag then"),
-        [row(tp) for tp in wanted[:_ROWS_MAX]],
-        note="" if len(wanted) <= _ROWS_MAX else f"The first {_ROWS_MAX} of {len(wanted)} partitions are shown.",
+        [row(tp) for tp in selected[:_ROWS_MAX]],
+        note="" if len(selected) <= _ROWS_MAX else f"The first {_ROWS_MAX} of {len(selected)} partitions are shown.",
         button="Reset offsets",
     )
     return await carry_out(visit, plan)

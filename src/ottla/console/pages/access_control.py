@@ -32,7 +32,7 @@ def _member(kind: type[E], text: str) -> E:
     try:
         return kind[text]
     except KeyError:
-        raise Refused(f"{text!r} is not one of {', '.join(each.name for each in kind)}") from None
+        raise Refused(f"{text!r} is not one of {', '.join(member.name for member in kind)}") from None
 
 
 # ---- ACLs
@@ -40,13 +40,13 @@ def _member(kind: type[E], text: str) -> E:
 
 async def acls(visit: Visit) -> Response:
     """List the ACLs."""
-    problem, found = "", list[AclBinding]()
+    problem, bindings = "", list[AclBinding]()
     search = visit.query("search").strip()
     try:
-        found = await acl_admin.list_acls(await visit.cluster())
+        bindings = await acl_admin.list_acls(await visit.cluster())
     except KafkaError as error:
         problem = error.message
-    shown = [acl for acl in found if search.lower() in f"{acl.principal} {acl.resource_name}".lower()]
+    shown = [acl for acl in bindings if search.lower() in f"{acl.principal} {acl.resource_name}".lower()]
     return visit.page(
         "acls.html",
         title="ACLs",
@@ -54,7 +54,7 @@ async def acls(visit: Visit) -> Response:
         search=search,
         problem=problem,
         resources=_RESOURCES,
-        operations=[each for each in AclOperation if each > AclOperation.ANY],
+        operations=[operation for operation in AclOperation if operation > AclOperation.ANY],
         cli=visit.cli("acl", "list"),
     )
 
@@ -140,13 +140,13 @@ async def delete_acl(visit: Visit) -> Response:
 
 async def users(visit: Visit) -> Response:
     """List the users who sign in with SCRAM."""
-    problem, found = "", list[user_admin.ScramUser]()
+    problem, known = "", list[user_admin.ScramUser]()
     search = visit.query("search").strip()
     try:
-        found = await user_admin.list_users(await visit.cluster())
+        known = await user_admin.list_users(await visit.cluster())
     except KafkaError as error:
         problem = error.message
-    shown = [user for user in found if search.lower() in user.name.lower()]
+    shown = [user for user in known if search.lower() in user.name.lower()]
     return visit.page(
         "users.html",
         title="Users",
@@ -193,15 +193,15 @@ async def set_password(visit: Visit) -> Response:
 async def delete_user(visit: Visit) -> Response:
     """Delete the credentials of a user."""
     name, cluster = visit.field("name"), await visit.cluster()
-    found = next((user for user in await user_admin.list_users(cluster) if user.name == name), None)
-    if found is None:
+    scram_user = next((user for user in await user_admin.list_users(cluster) if user.name == name), None)
+    if scram_user is None:
         raise Refused(f"there is no user {name}", 404)
 
     async def apply() -> str:
-        await user_admin.delete_credentials(cluster, name, found.iterations)
+        await user_admin.delete_credentials(cluster, name, scram_user.iterations)
         return f"Deleted user {name}."
 
-    rows = [[name, ", ".join(map(str, found.iterations))]]
+    rows = [[name, ", ".join(map(str, scram_user.iterations))]]
     plan = Plan(
         f"Delete user {name}",
         visit.cli("user", "delete", name),
@@ -223,12 +223,12 @@ _KINDS = ("user", "client-id", "ip")
 
 async def quotas(visit: Visit) -> Response:
     """List the quotas of all entities."""
-    problem, found = "", list[quota_admin.EntityQuotas]()
+    problem, entities = "", list[quota_admin.EntityQuotas]()
     try:
-        found = await quota_admin.list_quotas(await visit.cluster(), {})
+        entities = await quota_admin.list_quotas(await visit.cluster(), {})
     except KafkaError as error:
         problem = error.message
-    rows = [(entity_text(each.entity), each) for each in found]
+    rows = [(entity_text(entity_quotas.entity), entity_quotas) for entity_quotas in entities]
     return visit.page(
         "quotas.html",
         title="Quotas",
@@ -260,7 +260,10 @@ async def set_quota(visit: Visit) -> Response:
     except ValueError:
         raise Refused(f"{text!r} is not a number") from None
     await quota_admin.alter_quotas(cluster, entity, values=values, removed=removed, validate_only=True)
-    before = {entity_text(each.entity): each.values for each in await quota_admin.list_quotas(cluster, entity)}
+    before = {
+        entity_text(entity_quotas.entity): entity_quotas.values
+        for entity_quotas in await quota_admin.list_quotas(cluster, entity)
+    }
 
     async def apply() -> str:
         await quota_admin.alter_quotas(cluster, entity, values=values, removed=removed)

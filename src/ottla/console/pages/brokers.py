@@ -14,8 +14,8 @@ from ottla.http.web import Response
 async def cluster_map(visit: Visit) -> Response:
     """Show the brokers by rack, what they lead, their disks, and all that is not well."""
     snapshot = await visit.snapshot()
-    under = sum(each.is_under_replicated for each in snapshot.unhealthy)
-    offline = sum(each.is_offline for each in snapshot.unhealthy)
+    under = sum(partition.is_under_replicated for partition in snapshot.unhealthy)
+    offline = sum(partition.is_offline for partition in snapshot.unhealthy)
     return visit.page(
         "cluster.html",
         title="Cluster",
@@ -32,7 +32,7 @@ async def broker(visit: Visit) -> Response:
     """Show a broker: its disks, and its settings."""
     snapshot = await visit.snapshot()
     text = visit.path("broker")
-    state = next((each for each in snapshot.brokers if str(each.node_id) == text), None)
+    state = next((candidate for candidate in snapshot.brokers if str(candidate.node_id) == text), None)
     if state is None:
         raise Refused(f"there is no broker {text}", 404)
     cluster = await visit.cluster()

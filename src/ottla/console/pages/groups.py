@@ -33,14 +33,14 @@ async def groups(visit: Visit) -> Response:
     if not sampler.committed and snapshot.groups:
         await sampler.sample()
     search, kind, order = visit.query("search").strip(), visit.query("type"), visit.query("order")
-    found = [
+    listings = [
         group
         for group in snapshot.groups.values()
         if search.lower() in group.group_id.lower() and (not kind or group.kind == kind)
     ]
     if order == "lag":
-        found.sort(key=lambda group: -(sampler.lag(group.group_id) or 0))
-    listed = page_of(found, page_number(visit.query("page")))
+        listings.sort(key=lambda group: -(sampler.lag(group.group_id) or 0))
+    listed = page_of(listings, page_number(visit.query("page")))
     rows = [
         GroupRow(group, sampler.lag(group.group_id), sampler.ring.series(group_lag(group.group_id))[1])
         for group in listed.items
@@ -53,7 +53,7 @@ async def groups(visit: Visit) -> Response:
         search=search,
         kind=kind,
         order=order,
-        kinds=[each.value for each in GroupType],
+        kinds=[group_type.value for group_type in GroupType],
         total=len(snapshot.groups),
         cli=visit.cli("group", "list", *([f"*{search}*"] if search else [])),
     )

@@ -59,13 +59,13 @@ async def messages(visit: Visit) -> Response:
     _, topic = await topic_of(visit)
     now_ms = SystemClock().wall_ms()
     first = visit.query("from").strip()
-    limit = int(visit.query("limit", "25")) if visit.query("limit", "25") in {str(each) for each in _LIMITS} else 25
+    limit = int(visit.query("limit", "25")) if visit.query("limit", "25") in {str(choice) for choice in _LIMITS} else 25
     fields = MessageFilter(visit.query("key"), visit.query("text"), visit.query("where"))
     form = visit.query("form", "auto")
-    problem, found, took_s = "", Found(), 0.0
+    problem, result, took_s = "", Found(), 0.0
     try:
         began = asyncio.get_running_loop().time()
-        found = await search(
+        result = await search(
             await visit.cluster(),
             Search(
                 _partitions(visit, topic.name, len(topic.partitions)),
@@ -85,8 +85,8 @@ async def messages(visit: Visit) -> Response:
         title=topic.name,
         topic=topic,
         tab="messages",
-        found=found,
-        records=[shown(tp, record, form) for tp, record in found.records],
+        found=result,
+        records=[shown(tp, record, form) for tp, record in result.records],
         fields=fields,
         first=first,
         limit=limit,
@@ -96,7 +96,7 @@ async def messages(visit: Visit) -> Response:
         problem=problem,
         scanned_max=SCANNED_MAX,
         took_s=took_s,
-        next_offset=_next_offset(found, first),
+        next_offset=_next_offset(result, first),
         cli=visit.cli("consume", topic.name, *words, "--format", "json"),
     )
 
@@ -187,7 +187,7 @@ async def record(visit: Visit) -> Response:
         offset=offset,
         record=None if stored is None else shown(tp, stored.record, form),
         producer=None if stored is None else await _producer(visit, stored),
-        readers=sorted(readers, key=lambda each: (abs(each.distance), each.group)),
+        readers=sorted(readers, key=lambda reader: (abs(reader.distance), reader.group)),
         bounds=bounds.get(tp),
         form=form,
         forms=("auto", *FORMS),
@@ -245,7 +245,7 @@ async def tail(visit: Visit) -> Response:
     cluster = await visit.cluster()
     tps = _partitions(visit, topic.name, len(topic.partitions))
     bounds, _ = await available_bounds(cluster, tps, read_committed=True)
-    ends = {tp: each.end_offset for tp, each in bounds.items()}
+    ends = {tp: item.end_offset for tp, item in bounds.items()}
 
     async def events() -> AsyncIterator[str]:
         yield "event: ready\ndata: {}\n\n"
@@ -255,8 +255,8 @@ async def tail(visit: Visit) -> Response:
         try:
             async with asyncio.timeout(_TAIL_SECONDS_MAX), Consumer(cluster, ends, options=options) as consumer:
                 async for tp, records in consumer.chunks():
-                    for each in records:
-                        if matches is not None and not matches(tp, each):
+                    for item in records:
+                        if matches is not None and not matches(tp, item):
                             continue
                         if int(loop.time()) != second:
                             second, sent = int(loop.time()), 0
@@ -264,7 +264,7 @@ async def tail(visit: Visit) -> Response:
                         if sent > _TAIL_PER_SECOND:
                             left_out += 1
                             continue
-                        yield f"data: {json.dumps({**_event(shown(tp, each)), 'leftOut': left_out})}\n\n"
+                        yield f"data: {json.dumps({**_event(shown(tp, item)), 'leftOut': left_out})}\n\n"
         except TimeoutError:
             yield "event: over\ndata: {}\n\n"
         except (KafkaError, CannotConnect) as error:

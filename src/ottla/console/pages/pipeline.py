@@ -87,9 +87,9 @@ def _job(path: Path) -> PipelineJob:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from None
-    job, found = read_job(text, directory=path.parent.absolute(), now_ms=SystemClock().wall_ms())
+    job, result = read_job(text, directory=path.parent.absolute(), now_ms=SystemClock().wall_ms())
     if job is None:
-        raise Refused(f"the job file has mistakes: {'; '.join(fault.shown(str(path)) for fault in found.faults)}")
+        raise Refused(f"the job file has mistakes: {'; '.join(fault.shown(str(path)) for fault in result.faults)}")
     return job
 
 
@@ -145,11 +145,16 @@ def _audit(path: Path) -> list[tuple[str, bool, Sequence[str], Mapping[str, int]
     audits: list[TopicAudit] = []
     host = SparkHost(SparkOptions(work=job.spark_work), lambda _: None)
     failures = audit_topics(Context(job, host, ProgressReporter(clock, quiet=True), clock), audits)
-    found = [
-        (each.topic, each.balanced, verdict(each), {"loaded": each.total.loaded, "missing": each.total.missing})
-        for each in audits
+    rows = [
+        (
+            topic_audit.topic,
+            topic_audit.balanced,
+            verdict(topic_audit),
+            {"loaded": topic_audit.total.loaded, "missing": topic_audit.total.missing},
+        )
+        for topic_audit in audits
     ]
-    return [*found, *((failure.topic, False, [f"not audited: {failure.text}"], {}) for failure in failures)]
+    return [*rows, *((failure.topic, False, [f"not audited: {failure.text}"], {}) for failure in failures)]
 
 
 PAGES = (Page("/pipeline", pipeline), Page("/pipeline/audit", audit, "POST"), Page("/pipeline/report", report))

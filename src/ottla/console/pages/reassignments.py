@@ -45,7 +45,7 @@ async def reassignments(visit: Visit) -> Response:
         rows=rows[:500],
         count=len(rows),
         refusal=moves.refusal,
-        brokers=[each.node_id for each in snapshot.brokers if not each.trouble],
+        brokers=[broker.node_id for broker in snapshot.brokers if not broker.trouble],
         cli=visit.cli("cluster", "reassign", "status"),
     )
 
@@ -60,12 +60,12 @@ async def begin(visit: Visit) -> Response:
     tp, info = TopicPartition(name, int(number)), topic.partitions[int(number)]
     is_cancel = visit.field("cancel") == "1"
     try:
-        replicas = [] if is_cancel else [int(each) for each in visit.field("replicas").replace(",", " ").split()]
+        replicas = [] if is_cancel else [int(broker) for broker in visit.field("replicas").replace(",", " ").split()]
     except ValueError:
         raise Refused("write the ids of brokers, such as 1, 2, 3") from None
-    known = {each.node_id for each in snapshot.brokers}
+    known = {broker.node_id for broker in snapshot.brokers}
     if not is_cancel and (not replicas or len(set(replicas)) < len(replicas) or not known.issuperset(replicas)):
-        raise Refused(f"write ids of brokers, each once: there are {', '.join(map(str, sorted(known)))}")
+        raise Refused(f"write ids of brokers, broker once: there are {', '.join(map(str, sorted(known)))}")
 
     async def apply() -> str:
         (outcome,) = await alter_reassignments(cluster, {tp: None if is_cancel else replicas})

@@ -38,12 +38,12 @@ async def topics(visit: Visit) -> Response:
     """List the topics whose name has a text."""
     snapshot = await visit.snapshot()
     search, shows_internal = visit.query("search").strip(), visit.query("internal") == "1"
-    found = [
+    matching = [
         topic
         for topic in snapshot.topics.values()
         if search.lower() in topic.name.lower() and (shows_internal or not topic.internal)
     ]
-    listed = page_of(found, page_number(visit.query("page")))
+    listed = page_of(matching, page_number(visit.query("page")))
     problems: dict[str, int] = {}
     for partition in snapshot.unhealthy:
         problems[partition.tp.topic] = problems.get(partition.tp.topic, 0) + 1
@@ -91,27 +91,27 @@ async def topic_of(visit: Visit) -> tuple[Snapshot, TopicInfo]:
 
 async def topic(visit: Visit) -> Response:
     """Show a topic: its throughput, and its partitions with their leaders and replicas in sync."""
-    snapshot, found = await topic_of(visit)
-    listed = page_of(found.partitions, page_number(visit.query("page")), size=_PARTITIONS_PER_PAGE)
-    tps = [TopicPartition(found.name, p.partition) for p in listed.items if p.leader_id >= 0]
+    snapshot, info = await topic_of(visit)
+    listed = page_of(info.partitions, page_number(visit.query("page")), size=_PARTITIONS_PER_PAGE)
+    tps = [TopicPartition(info.name, p.partition) for p in listed.items if p.leader_id >= 0]
     cluster = await visit.cluster()
     bounds, unknown = await available_bounds(cluster, tps)
     stable, _ = await available_bounds(cluster, tps, read_committed=True)
-    problems = snapshot.unhealthy_of(found.name)
+    problems = snapshot.unhealthy_of(info.name)
     return visit.page(
         "topic.html",
-        title=found.name,
-        topic=found,
+        title=info.name,
+        topic=info,
         tab="overview",
         listed=listed,
-        rows=[_partition_row(found, p, bounds, stable) for p in listed.items],
-        size_bytes=snapshot.sizes.get(found.name),
-        records=sum(each.end_offset - each.start_offset for each in bounds.values()),
+        rows=[_partition_row(info, p, bounds, stable) for p in listed.items],
+        size_bytes=snapshot.sizes.get(info.name),
+        records=sum(member.end_offset - member.start_offset for member in bounds.values()),
         is_partial=listed.pages > 1,
         reasons=visit.reasons.of_partitions(problems, snapshot.brokers),
-        unhealthy={each.tp.partition: each for each in problems},
+        unhealthy={member.tp.partition: member for member in problems},
         unknown=unknown,
-        cli=visit.cli("topic", "describe", found.name),
+        cli=visit.cli("topic", "describe", info.name),
     )
 
 
@@ -137,33 +137,33 @@ def _partition_row(
 
 async def settings(visit: Visit) -> Response:
     """Show the settings of a topic with their sources."""
-    _, found = await topic_of(visit)
+    _, info = await topic_of(visit)
     entries = await admin.describe_configs(
-        await visit.cluster(), ConfigResourceType.TOPIC, found.name, documentation=True, synonyms=True
+        await visit.cluster(), ConfigResourceType.TOPIC, info.name, documentation=True, synonyms=True
     )
     return visit.page(
         "topic_settings.html",
-        title=found.name,
-        topic=found,
+        title=info.name,
+        topic=info,
         tab="settings",
         settings=settings_of(visit, entries),
         names=[entry.name for entry in entries if not entry.read_only],
-        cli=visit.cli("config", "describe", f"topic/{found.name}"),
+        cli=visit.cli("config", "describe", f"topic/{info.name}"),
     )
 
 
 async def groups(visit: Visit) -> Response:
     """Show the groups that have committed offsets in a topic."""
-    snapshot, found = await topic_of(visit)
+    snapshot, info = await topic_of(visit)
     sampler = visit.workspace.sampler
     if not sampler.committed and snapshot.groups:
         await sampler.sample()
     rows = []
-    for group, offsets in sorted(sampler.groups_of(found.name).items()):
+    for group, offsets in sorted(sampler.groups_of(info.name).items()):
         lag = sum(max(0, sampler.ends[tp] - offset) for tp, offset in offsets.items() if tp in sampler.ends)
         rows.append((snapshot.groups.get(group), group, len(offsets), lag))
     return visit.page(
-        "topic_groups.html", title=found.name, topic=found, tab="groups", rows=rows, cli=visit.cli("group", "list")
+        "topic_groups.html", title=info.name, topic=info, tab="groups", rows=rows, cli=visit.cli("group", "list")
     )
 
 

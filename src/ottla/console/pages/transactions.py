@@ -53,7 +53,7 @@ async def transactions(visit: Visit) -> Response:
         topic=topic,
         shows_open=shows_open,
         held=held,
-        holding=[(each, owners.get(each.producer_id)) for each in holding],
+        holding=[(transaction, owners.get(transaction.producer_id)) for transaction in holding],
         open_states=OPEN_STATES,
         now_ms=SystemClock().wall_ms(),
         cli=visit.cli("txn", "hanging", topic) if topic else visit.cli("txn", "list"),
@@ -65,9 +65,9 @@ async def transaction(visit: Visit) -> Response:
     name, cluster = visit.path("transaction"), await visit.cluster()
     described = await describe_transaction(cluster, name)
     holds = [
-        each
-        for each in (await open_transactions(cluster, described.partitions) if described.partitions else [])
-        if each.producer_id == described.producer_id
+        held
+        for held in (await open_transactions(cluster, described.partitions) if described.partitions else [])
+        if held.producer_id == described.producer_id
     ]
     now_ms = SystemClock().wall_ms()
     return visit.page(
@@ -112,15 +112,18 @@ async def abort_hanging(visit: Visit) -> Response:
     topic, cluster = visit.path("topic"), await visit.cluster()
     tp = TopicPartition(topic, int(visit.path("partition")))
     start = visit.path("offset")
-    found = next((each for each in await open_transactions(cluster, [tp]) if str(each.start_offset) == start), None)
-    if found is None:
+    opened = next(
+        (candidate for candidate in await open_transactions(cluster, [tp]) if str(candidate.start_offset) == start),
+        None,
+    )
+    if opened is None:
         raise Refused(f"no transaction is open on {tp} since offset {start}", 404)
-    owner = next((each for each in await list_transactions(cluster, producer_ids=[found.producer_id])), None)
+    owner = next((candidate for candidate in await list_transactions(cluster, producer_ids=[opened.producer_id])), None)
     if owner is not None and await _covers(visit, owner, tp):
         raise Refused(f"its coordinator knows it as {owner.transactional_id}: abort it there")
 
     async def apply() -> str:
-        await abort_on_partition(cluster, found)
+        await abort_on_partition(cluster, opened)
         return f"Wrote an abort marker to {tp}."
 
     plan = Plan(
@@ -129,7 +132,7 @@ async def abort_hanging(visit: Visit) -> Response:
         f"/transactions?topic={topic}",
         apply,
         ("Partition", "Since offset", "Producer id"),
-        [[str(tp), found.start_offset, str(found.producer_id)]],
+        [[str(tp), opened.start_offset, str(opened.producer_id)]],
         note="No coordinator will end it: readers of committed records wait for it.",
         button="Write abort marker",
         is_danger=True,

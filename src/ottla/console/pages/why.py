@@ -33,14 +33,14 @@ async def why(visit: Visit) -> Response:
 
 async def doctor(visit: Visit) -> Response:
     """Show everything that is not well in the cluster."""
-    found = await diagnose(await visit.cluster(), Subject.CLUSTER)
+    diagnosis = await diagnose(await visit.cluster(), Subject.CLUSTER)
     return visit.page(
         "doctor.html",
         title="Doctor",
-        findings=found.findings,
+        findings=diagnosis.findings,
         notes=NOTES,
-        unread=found.unread,
-        has_events=found.has_events,
+        unread=diagnosis.unread,
+        has_events=diagnosis.has_events,
         cli=visit.cli("doctor"),
     )
 
