@@ -14,7 +14,7 @@ STEP, APPLY = "step", "apply"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done: `apply` does it, and returns a sentence about that."""
+    """An action that is not done yet: `apply` does it, and returns a sentence about that."""
 
     title: str
     cli: str

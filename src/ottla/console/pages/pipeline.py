@@ -25,7 +25,7 @@ REPORT_POLICY: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """How far a topic is loaded into a table."""
+    """The progress of a topic into a table."""
 
     table: str
     topic: str
