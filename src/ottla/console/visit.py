@@ -58,7 +58,7 @@ class Visit:
 
     @property
     def reasons(self) -> Reasons:
-        """What explains the things that are not well."""
+        """The explanations of what is not well."""
         return Reasons()
 
     def path(self, name: str) -> str:
