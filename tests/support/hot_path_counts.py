@@ -205,7 +205,7 @@ class SteppedBrokers:
     def make_disks_fast(self) -> None:
         """Have the next round of each group commit run on the loop."""
         for broker in self.cluster.brokers:
-            for commit in self.cluster.services(broker).replicas._commits.values():
+            for commit in self.cluster.services(broker).replicas.group_commits.values():
                 commit.speed.is_fast, commit.speed.average_seconds, commit.speed._rounds = True, 0.0, 0
 
     def close(self) -> None:

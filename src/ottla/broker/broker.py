@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig, has_secrets
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
+from ottla.broker.event_config import make_events, with_slow_requests
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
@@ -33,7 +33,6 @@ from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_m
 from ottla.controller.controller import Controller
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError
-from ottla.core.events import EventLog
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
@@ -62,6 +61,7 @@ if TYPE_CHECKING:  # imported once the broker serves, or where they are used
     from ottla.broker.sasl_listeners import SaslListeners
     from ottla.client.connection import Dial
     from ottla.client.sasl import Sasl
+    from ottla.core.events import EventLog
     from ottla.metadata_store.snapshot_age import SnapshotAge
     from ottla.security.audit_log import AuditLog
     from ottla.security.authorizer import AclAuthorizer
@@ -147,7 +147,8 @@ class Broker:
         broker answers, so that it must know the cluster, and be known in it, before it answers anything.
         """
         config = self._config
-        events = self._events = self._make_events()
+        events = self._events = make_events(config.events, self._clock, self._node_id)
+        self._accounting = with_slow_requests(config.events, events, self._clock, self._accounting)
         self._load_tls()
         self._sasl = self._open_sasl()
         listeners = self._listeners = self._make_listeners()
@@ -205,18 +206,6 @@ class Broker:
             snapshot_age=self._snapshot_age,
         )
 
-    def _make_events(self) -> EventLog:
-        """Return the log of events; slow requests are recorded in it if the settings say what is slow."""
-        config = self._config.events
-        post = asyncio.get_running_loop().call_soon_threadsafe
-        events = EventLog(self._clock, node_id=self._node_id, events_max=config.events_max, post=post)
-        if config.slow_request_ms >= 0:
-            from ottla.broker.requests.slow_requests import SlowRequests
-
-            slow_s = config.slow_request_ms / 1000
-            self._accounting = SlowRequests(self._clock, events, slow_s=slow_s, inner=self._accounting)
-        return events
-
     def _publish(self, events: EventLog, services: Services) -> None:
         """Let handlers record events, and have all written to the topic if the settings ask for it."""
         services.events = events
@@ -272,7 +261,7 @@ class Broker:
         slices: LoopSlices,
     ) -> Services:
         config, loop = self._config, asyncio.get_running_loop()
-        listener = self._inter_broker_listener()
+        listener = endpoints.inter_broker_listener(self._config.net, is_alone=self._is_alone)
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
         nodes = NodeConnections(
             cluster,
@@ -386,15 +375,6 @@ class Broker:
             listeners, self._clock, audit_log=services.audit_log, snapshot_age=self._snapshot_age
         )
         return SignInDispatch(services.sign_ins, driver)
-
-    def _inter_broker_listener(self) -> str:
-        """Return the listener of all brokers. One broker alone needs none but for its probe, whatever its settings."""
-        try:
-            return endpoints.inter_broker_listener(self._config.net)
-        except InvalidSettings:
-            if not self._is_alone:
-                raise
-            return self._config.net.inter_broker_listener_name
 
     async def _create_internal_topic(self, topic: str) -> None:
         assert self._services is not None
@@ -691,23 +671,6 @@ class Broker:
     def late_transactions(self) -> int:
         """Return how many transactions were open for too long at the last check."""
         return 0 if self._late_transactions is None else len(self._late_transactions)
-
-    def state(self) -> dict[str, int]:
-        """Count what the broker holds; an operator's signal logs it."""
-        services, listeners = self._services, self._listeners
-        if services is None or listeners is None:
-            return {"starting": 1}
-        topics = services.cluster.current.topics
-        return {
-            "connections": len(listeners.connections),
-            "requests in progress": sum(bool(each.answering) for each in listeners.connections),
-            "delayed responses": len(services.delayed_operations),
-            "topics": len(topics),
-            "partitions": sum(len(topic.partitions) for topic in topics.values()),
-            "partitions served": len(services.replicas.partitions),
-            "late transactions": self.late_transactions,
-            "open files": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else -1,  # noqa: PTH112, PTH208
-        }
 
     async def delete_expired(self) -> None:
         """Delete what topics need not keep now, and not at the next scheduled check: for a test that moves the time."""

@@ -81,7 +81,7 @@ class DelayedOperations:
 
     def names(self) -> list[str]:
         """Return the kind of each operation that waits."""
-        return [type(each).__name__ for _, _, each in self._heap if not each.is_completed]
+        return [type(operation).__name__ for _, _, operation in self._heap if not operation.is_completed]
 
     def add(self, operation: DelayedOperation, timeout_seconds: float) -> None:
         """Expire the operation after so many seconds unless it has completed before."""

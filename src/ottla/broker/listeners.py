@@ -139,8 +139,20 @@ def check_advertised(config: NetConfig) -> dict[str, ListenerAddress]:
     return found
 
 
-def inter_broker_listener(config: NetConfig) -> str:
-    """Return the name of the listener for connections between brokers. Raises InvalidSettings if there is none."""
+def inter_broker_listener(config: NetConfig, *, is_alone: bool = False) -> str:
+    """Return the name of the listener for connections between brokers. Raises InvalidSettings if there is none.
+
+    One broker alone needs none but for its probe, whatever its settings.
+    """
+    try:
+        return _inter_broker_listener(config)
+    except InvalidSettings:
+        if not is_alone:
+            raise
+        return config.inter_broker_listener_name
+
+
+def _inter_broker_listener(config: NetConfig) -> str:
     names = [each.listener for each in to_listen_at(config)]
     key, given = "inter.broker.listener.name", config.inter_broker_listener_name.upper()
     if given and config.inter_broker_protocol:

@@ -81,17 +81,17 @@ async def describe_lags(cluster: Cluster, names: Sequence[str]) -> dict[str, Gro
             except KafkaError as error:
                 return error
 
-    found = dict(zip(names, await asyncio.gather(*(one(name) for name in names)), strict=True))
-    described = [each for each in found.values() if isinstance(each, GroupLag)]
+    lags = dict(zip(names, await asyncio.gather(*(one(name) for name in names)), strict=True))
+    described = [lag for lag in lags.values() if isinstance(lag, GroupLag)]
     existing = await _partitions_of(cluster, {tp.topic for lag in described for tp in (*lag.committed, *lag.owners)})
-    for each in described:
-        seen = {*each.committed, *each.owners}
+    for lag in described:
+        seen = {*lag.committed, *lag.owners}
         topics = {tp.topic for tp in seen}
-        each.partitions = sorted({*seen, *(tp for tp in existing if tp.topic in topics)})
+        lag.partitions = sorted({*seen, *(tp for tp in existing if tp.topic in topics)})
     bounds, unknown = await available_bounds(cluster, existing, read_committed=True)
-    for each in described:
-        each.bounds, each.unknown = bounds, unknown
-    return found
+    for lag in described:
+        lag.bounds, lag.unknown = bounds, unknown
+    return lags
 
 
 async def offsets_of(cluster: Cluster, group: GroupDescription) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -17,6 +17,7 @@ from ottla.broker.requests.stages import Accounting
 from ottla.core.clock import SystemClock
 from ottla.http.listener import HttpListener
 from ottla.http.web import (
+    BAD_REQUEST,
     UNAVAILABLE,
     ASGIApp,
     BaseRoute,
@@ -41,6 +42,8 @@ LOOP_SILENT_MAX_S = 10.0
 """A loop that has not turned for so long will not: the broker is not alive any more."""
 
 _READY_WITHIN_S = 2.0
+_EVENTS = 1_000
+"""So many events at a time, the newest, unless a request says otherwise."""
 _SCRAPE_WITHIN_S = 30.0
 
 
@@ -79,7 +82,7 @@ class BrokerCompanion:
             token=self._config.http.token,
             tls=http_tls(self._config, address),
             open_routes=self._health_routes(),
-            routes=[Route("/metrics", self._metrics)],
+            routes=[Route("/metrics", self._metrics), Route("/events", self._events)],
             console=self._console,
         )
         self.url = self._listener.address.url
@@ -108,6 +111,32 @@ class BrokerCompanion:
         except TimeoutError:
             return problem(UNAVAILABLE, f"the broker was not read within {_SCRAPE_WITHIN_S:g} s")
         return StreamingResponse(iter_pieces(scrape.body), media_type=scrape.content_type)
+
+    # ---- Events
+
+    async def _events(self, request: Request) -> Response:
+        """Return the events that the broker has in memory: of these kinds, since a time, after a number."""
+        query = request.query_params
+        try:
+            since_ms, after, limit = (
+                int(query.get(name, default)) for name, default in (("since", 0), ("after", 0), ("limit", _EVENTS))
+            )
+        except ValueError:
+            return problem(BAD_REQUEST, "since is in milliseconds; after and limit are whole numbers")
+
+        async def read() -> str | None:
+            services = None if self._broker is None else self._broker.services
+            if services is None or services.events is None:
+                return None
+            return services.events.json(kinds=query.getlist("kind"), since_ms=since_ms, after=after, limit=max(limit, 1))
+
+        try:
+            body = await self.on_broker_loop(read, within_s=_READY_WITHIN_S)
+        except TimeoutError:
+            body = None
+        if body is None:
+            return problem(UNAVAILABLE, "the broker has no events yet, or its event loop does not turn")
+        return Response(body, media_type="application/json")
 
     # ---- Health
 

@@ -27,14 +27,14 @@ def timestamp_at(partition: Partition, offset: int) -> int | None:
     for _ in range(BATCHES_MAX):
         if offset >= end:
             return None
-        found = partition.read(offset, max_bytes=READ_BYTES, committed_only=True, at_least_one=True)
-        if found.region is None:
+        read = partition.read(offset, max_bytes=READ_BYTES, committed_only=True, at_least_one=True)
+        if read.region is None:
             return None
         try:
-            data = found.region.read()
+            data = read.region.read()
         except OSError as error:
             raise partition.not_readable(error) from error
-        aborted = [(each.producer_id, each.first_offset) for each in found.aborted or ()]
+        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in read.aborted or ()]
         timestamp_ms, offset = first_timestamp(data, offset, aborted)
         if timestamp_ms is not None:
             return timestamp_ms

@@ -84,7 +84,7 @@ class GroupLags:
         self.groups = []
         if OFFSETS_TOPIC not in view.topics:
             return
-        found: list[tuple[GroupRuntime, Members, list[_Place]]] = []
+        groups: list[tuple[GroupRuntime, Members, list[_Place]]] = []
         slices = self._services.slices
         for shard in self._services.coordinators.groups.led.ready_shards():
             async for runtime in slices.each(list(shard.groups()), work=5):
@@ -92,12 +92,12 @@ class GroupLags:
                 places = await self._places(runtime, members, view)
                 if slices.spend(len(places)):
                     await slices.yield_to_loop()
-                found.append((runtime, members, places))
-        ends = await self._ends(view, {place.where for _, _, places in found for place in places})
-        await self._look_up(view, found, ends)
+                groups.append((runtime, members, places))
+        ends = await self._ends(view, {place.where for _, _, places in groups for place in places})
+        await self._look_up(view, groups, ends)
         now_ms = self._services.clock.wall_ms()
         kept: dict[tuple[TopicPartition, int], int] = {}
-        async for runtime, members, places in slices.each(found, work=3):
+        async for runtime, members, places in slices.each(groups, work=3):
             lags = []
             for place in places:
                 if (end := ends.get(place.where)) is None:
@@ -122,7 +122,7 @@ class GroupLags:
         if isinstance(group, ShareGroup):
             return await self._share_places(group, view)
         committed = runtime.offsets
-        topics = {each.topic for each in committed} | {each.topic for each in members.partitions}
+        topics = {partition.topic for partition in committed} | {partition.topic for partition in members.partitions}
         places = []
         for topic in topics:
             if topic in view.topics:
@@ -147,17 +147,17 @@ class GroupLags:
         return places
 
     async def _ends(self, view: ClusterView, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
-        own, found, others = self._services.replicas.partitions, dict[TopicPartition, Ends](), []
+        own, ends_of, others = self._services.replicas.partitions, dict[TopicPartition, Ends](), []
         for where in partitions:
             partition = own.get(where)
             if partition is not None and partition.is_serving:
                 end = min(partition.last_stable_offset, partition.high_watermark)
-                found[where] = Ends(partition.log.log_start_offset, end)
+                ends_of[where] = Ends(partition.log.log_start_offset, end)
             else:
                 others.append(where)
         if others:
-            found |= await self._remote.ends(view, others)
-        return found
+            ends_of |= await self._remote.ends(view, others)
+        return ends_of
 
     async def _look_up(
         self,
@@ -168,14 +168,14 @@ class GroupLags:
         """Find the timestamps of first unread records that are not known."""
         own, slices = self._services.replicas.partitions, self._services.slices
         remote: list[dict[TopicPartition, int]] = []
-        wanted = {
+        asked = {
             (place.where, position)
             for _, _, places in groups
             for place in places
             if (end := ends.get(place.where)) is not None
             and (position := first_unread(place.committed, end.log_start)) < end.end
         }
-        async for where, position in slices.each(wanted - self._timestamps.keys(), work=_LOOK_UP_WORK):
+        async for where, position in slices.each(asked - self._timestamps.keys(), work=_LOOK_UP_WORK):
             partition = own.get(where)
             if partition is None or not partition.is_serving:
                 _add_to_first(remote, where, position)

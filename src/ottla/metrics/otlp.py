@@ -106,13 +106,13 @@ def metrics_of(parsed: ParsedFamily, started_ns: int, now_ns: int) -> Iterable[M
 
 def _histogram(parsed: ParsedFamily, started_ns: int, now_ns: int) -> Histogram:
     """Return the buckets of each set of labels, not summed up as Prometheus has them."""
-    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    limits: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in parsed.samples:
         labels = dict(sample.labels)
         limit = labels.pop("le", sample.name.rpartition("_")[2])
-        found.setdefault(tuple(sorted(labels.items())), {})[limit] = sample.value
+        limits.setdefault(tuple(sorted(labels.items())), {})[limit] = sample.value
     return Histogram(
-        [_data_point(dict(labels), values, started_ns, now_ns) for labels, values in found.items()],
+        [_data_point(dict(labels), values, started_ns, now_ns) for labels, values in limits.items()],
         AggregationTemporality.CUMULATIVE,
     )
 

@@ -128,15 +128,15 @@ class Probe:
         first = offset if before is None else min(before[0], offset)
         while (left_s := deadline - now()) > 0:
             try:
-                found = dict(await self._fetch(index, first, left_s))
+                records = dict(await self._fetch(index, first, left_s))
             except (KafkaError, CannotConnect, TimeoutError):
                 await asyncio.sleep(min(left_s, _PAUSE_S))
                 continue
-            if offset not in found and not any(each > offset for each in found):
+            if offset not in records and not any(other > offset for other in records):
                 continue
-            if before is not None and found.get(before[0]) != before[1]:
+            if before is not None and records.get(before[0]) != before[1]:
                 self._count_lost(probed, index, before[0])
-            probed.last = (offset, value) if found.get(offset) == value else None
+            probed.last = (offset, value) if records.get(offset) == value else None
             return probed.last is not None
         if before is not None:
             self._count_lost(probed, index, before[0])
@@ -186,12 +186,12 @@ class Probe:
     async def _fetch(self, index: int, offset: int, within_s: float) -> Sequence[tuple[int, bytes]]:
         """Return the records from an offset on, as a consumer sees them. Raises KafkaError."""
         topic = self._services.cluster.current.topics[TOPIC]
-        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
+        position = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
         request = FetchRequest(
             max_wait_ms=int(min(within_s, 0.5) * 1000),
             min_bytes=1,
             max_bytes=_READ_BYTES,
-            topics=[FetchTopic(topic=TOPIC, topic_id=topic.topic_id, partitions=[wanted])],
+            topics=[FetchTopic(topic=TOPIC, topic_id=topic.topic_id, partitions=[position])],
         )
         connection = await self._connect()
         response: FetchResponse = await connection.request(ApiKey.FETCH, request, timeout_s=within_s + 1)

@@ -52,22 +52,22 @@ class RemotePartitions:
     async def ends(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Ends]:
         """Return the ends of those whose leader answers."""
         by_leader = _by_leader(view, partitions)
-        found: dict[TopicPartition, Ends] = {}
+        ends: dict[TopicPartition, Ends] = {}
         asking = [self._ends_of(leader, asked) for leader, asked in by_leader]
         for answer in await asyncio.gather(*asking):
-            found.update(answer)
-        return found
+            ends.update(answer)
+        return ends
 
     async def timestamps(self, view: ClusterView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the timestamps of the first committed records at or after these offsets, of those that were found."""
-        found: dict[TopicPartition, int] = {}
+        timestamps: dict[TopicPartition, int] = {}
         asking = [
-            self._timestamps_of(view, leader, {each: positions[each] for each in asked})
+            self._timestamps_of(view, leader, {partition: positions[partition] for partition in asked})
             for leader, asked in _by_leader(view, positions)
         ]
         for answer in await asyncio.gather(*asking):
-            found.update(answer)
-        return found
+            timestamps.update(answer)
+        return timestamps
 
     async def _ends_of(self, leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, Ends]:
         try:
@@ -76,7 +76,7 @@ class RemotePartitions:
                 ends = await self._offsets(leader, partitions, _LATEST)
         except (KafkaError, TimeoutError):
             return {}
-        return {each: Ends(starts[each], end) for each, end in ends.items() if each in starts}
+        return {partition: Ends(starts[partition], end) for partition, end in ends.items() if partition in starts}
 
     async def _offsets(self, leader: int, partitions: list[TopicPartition], at: int) -> dict[TopicPartition, int]:
         from ottla.wire.generated.list_offsets import (
@@ -95,10 +95,10 @@ class RemotePartitions:
         )
         response: ListOffsetsResponse = await self._channels.request(leader, ApiKey.LIST_OFFSETS, request)
         return {
-            TopicPartition(topic.name, each.partition_index): each.offset
+            TopicPartition(topic.name, partition.partition_index): partition.offset
             for topic in response.topics
-            for each in topic.partitions
-            if each.error_code == ErrorCode.NONE
+            for partition in topic.partitions
+            if partition.error_code == ErrorCode.NONE
         }
 
     async def _timestamps_of(
@@ -126,30 +126,33 @@ class RemotePartitions:
                 response: FetchResponse = await self._channels.request(leader, ApiKey.FETCH, request)
         except (KafkaError, TimeoutError):
             return {}
-        found: dict[TopicPartition, int] = {}
+        timestamps: dict[TopicPartition, int] = {}
         for answered in response.responses:
             by_id = view.topic_by_id.get(answered.topic_id.bytes)
             name = answered.topic or (by_id.name if by_id else "")
             for data in answered.partitions:
                 where = TopicPartition(name, data.partition_index)
-                aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
+                aborted = [
+                    (transaction.producer_id, transaction.first_offset)
+                    for transaction in data.aborted_transactions or ()
+                ]
                 assert data.records is None or isinstance(data.records, bytes | bytearray | memoryview)
                 if data.records and where in positions:
                     timestamp_ms, _ = first_timestamp(data.records, positions[where], aborted)
                     if timestamp_ms is not None:
-                        found[where] = timestamp_ms
-        return found
+                        timestamps[where] = timestamp_ms
+        return timestamps
 
 
 def _by_leader(view: ClusterView, partitions: Iterable[TopicPartition]) -> list[tuple[int, list[TopicPartition]]]:
     """Return the partitions by their leader, so many at once that an answer is not too large."""
-    found: dict[int, list[TopicPartition]] = {}
-    for each in partitions:
-        state = view.partition(each.topic, each.partition)
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        state = view.partition(partition.topic, partition.partition)
         if state is not None and state.leader != NO_LEADER:
-            found.setdefault(state.leader, []).append(each)
+            by_leader.setdefault(state.leader, []).append(partition)
     return [
         (leader, asked[first : first + _PARTITIONS_AT_ONCE])
-        for leader, asked in found.items()
+        for leader, asked in by_leader.items()
         for first in range(0, len(asked), _PARTITIONS_AT_ONCE)
     ]

@@ -72,7 +72,7 @@ class Traffic:
         """Keep nothing of replicas and topics that are gone."""
         if len(self._seen) > len(partitions):
             present = set(partitions.values())
-            self._seen = {each: seen for each, seen in self._seen.items() if each in present}
+            self._seen = {partition: seen for partition, seen in self._seen.items() if partition in present}
         for name in [name for name in self.topics if name not in topics]:
             gone = self.topics.pop(name)
             self.removed.messages_in += gone.messages_in

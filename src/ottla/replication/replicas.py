@@ -127,11 +127,11 @@ class Replicas:
         self._created: list[str] = []  # of the first snapshot, without a directory; to be named in one line
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
-        self._commits: dict[LogDirectory, GroupCommit] = {}
-        self._moves = LogDirMoves(directories, self.partitions, self._commits, self.context)
+        self.group_commits: dict[LogDirectory, GroupCommit] = {}
+        self._moves = LogDirMoves(directories, self.partitions, self.group_commits, self.context)
         self._checkpoints: dict[LogDirectory, DirectoryCheckpoints] = {}
         for directory in directories.opened:
-            self._commits[directory] = self._group_commit(directory, make_executor)
+            self.group_commits[directory] = self._group_commit(directory, make_executor)
             directory.health.events = events
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
 
@@ -227,11 +227,6 @@ class Replicas:
     def is_held(self, topic: str, partition: int) -> bool:
         """Return whether this broker leads the partition only after a truncation that runs has ended."""
         return (found := self._by_name.get((topic, partition))) is not None and found.is_held
-
-    @property
-    def group_commits(self) -> Mapping[LogDirectory, GroupCommit]:
-        """Return what flushes the logs of each directory."""
-        return self._commits
 
     @property
     def offline_partitions(self) -> Collection[TopicPartition]:
@@ -490,7 +485,7 @@ class Replicas:
             return
         self._deletions.topic_is_back(topic.topic_id)
         partition_log.reconfigure(config)
-        commit = self._commits[directory]
+        commit = self.group_commits[directory]
         partition = self.partitions[partition_log.topic_partition] = Partition(
             partition_log,
             view,
@@ -682,7 +677,7 @@ class Replicas:
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         """Take its partitions offline and fail those who wait for them. The others go on."""
-        self._commits[directory].fail(error)
+        self.group_commits[directory].fail(error)
         gone = [partition for partition in self.partitions.values() if partition.log.health is directory.health]
         for partition in gone:
             del self.partitions[partition.topic_partition]
@@ -721,7 +716,7 @@ class Replicas:
         del self.partitions[topic_partition]
         for directory in self.directories.holding(topic_partition):
             if directory.logs[topic_partition] is partition.log:
-                self._commits[directory].forget(partition)
+                self.group_commits[directory].forget(partition)
                 directory.lose_log(topic_partition)
         self._go_offline(topic_partition, error.message)
 
@@ -748,6 +743,6 @@ class Replicas:
         if self._retry is not None:
             self._retry.cancel()
         await self._moves.close()
-        for commit in self._commits.values():
+        for commit in self.group_commits.values():
             await commit.close()
         await asyncio.to_thread(partial(self.directories.close, broker_epoch=self._broker_epoch))

@@ -128,7 +128,7 @@ class _BusyDisk:
 async def test_a_short_timeout_does_not_fail_a_write_to_the_only_in_sync_replica(
     server: BrokerHandlers, acks: int, timeout_ms: int
 ) -> None:
-    (commit,) = server.services.replicas._commits.values()
+    (commit,) = server.services.replicas.group_commits.values()
     for _ in range(3):
         commit._executor.submit(_BusyDisk())
         response = sent(server, "t", acks=acks, timeout_ms=timeout_ms)

@@ -165,7 +165,7 @@ class ReplicaHarness:
             if stop:
                 await broker.replicas.close()
             else:
-                await asyncio.gather(*(each.close() for each in broker.replicas._commits.values()))
+                await asyncio.gather(*(each.close() for each in broker.replicas.group_commits.values()))
         if not stop:
             self.disk.process_died()
 

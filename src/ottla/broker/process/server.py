@@ -334,7 +334,7 @@ async def _main(
         initial_users=process.initial_users,
         accounting=None if companion is None else companion.accounting,
     )
-    handle_signals(output, stop=stop.set, state=broker.state)
+    handle_signals(output, stop=stop.set, state=lambda: _state(broker))
     if companion is None:
         return await _run_broker(broker, config, paths, process, output, print_line, stop, lost)
     companion.start(broker)
@@ -342,6 +342,24 @@ async def _main(
         return await _run_broker(broker, config, paths, process, output, print_line, stop, lost)
     finally:
         await companion.stop()
+
+
+def _state(broker: Broker) -> dict[str, int]:
+    """Count what the broker holds; an operator's signal logs it."""
+    services, listeners = broker.services, broker.listeners
+    if services is None or listeners is None:
+        return {"starting": 1}
+    topics = services.cluster.current.topics
+    return {
+        "connections": len(listeners.connections),
+        "requests in progress": sum(bool(connection.answering) for connection in listeners.connections),
+        "delayed responses": len(services.delayed_operations),
+        "topics": len(topics),
+        "partitions": sum(len(topic.partitions) for topic in topics.values()),
+        "partitions served": len(services.replicas.partitions),
+        "late transactions": broker.late_transactions,
+        "open files": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else -1,  # noqa: PTH112, PTH208
+    }
 
 
 async def _run_broker(

@@ -46,13 +46,13 @@ async def last_records(
     Each partition is read backwards, in growing steps, until it has given enough records: offsets may have no record
     (after compaction, and of transaction markers).
     """
-    found: dict[TopicPartition, list[Record]] = {tp: [] for tp in bounds}
+    selected: dict[TopicPartition, list[Record]] = {tp: [] for tp in bounds}
     begins = {tp: span.end_offset for tp, span in bounds.items()}
     step, read = count, 0
-    while unread := [tp for tp in bounds if len(found[tp]) < count and begins[tp] > bounds[tp].start_offset]:
+    while unread := [tp for tp in bounds if len(selected[tp]) < count and begins[tp] > bounds[tp].start_offset]:
         if records_max is not None:
             if read >= records_max:
-                return LastRecords(newest(found, count), begins, read, is_complete=False)
+                return LastRecords(newest(selected, count), begins, read, is_complete=False)
             step = min(step, -(-(records_max - read) // len(unread)))
         starts = {tp: max(bounds[tp].start_offset, begins[tp] - step) for tp in unread}
         last: dict[TopicPartition, list[Record]] = {tp: [] for tp in unread}
@@ -62,11 +62,11 @@ async def last_records(
                 matching = records if matches is None else [record for record in records if matches(tp, record)]
                 last[tp] = [*last[tp], *matching][-count:]
         for tp in unread:
-            found[tp] = [*last[tp], *found[tp]][-count:]
+            selected[tp] = [*last[tp], *selected[tp]][-count:]
             read += ends[tp] - starts[tp]
         begins |= starts
         step = min(2 * step, _STEP_MAX)
-    return LastRecords(newest(found, count), begins, read, is_complete=True)
+    return LastRecords(newest(selected, count), begins, read, is_complete=True)
 
 
 async def since(

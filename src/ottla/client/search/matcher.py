@@ -203,13 +203,13 @@ def _text_test(how: Operator, literal: Literal) -> Callable[[bytes | None], bool
     if how is Operator.MATCHES:
         search = compile_search(literal)
         return lambda text: text is not None and search(text)
-    wanted = literal.encode("utf-8", "surrogatepass")
+    operand = literal.encode("utf-8", "surrogatepass")
     if how is Operator.CONTAINS:
-        return lambda text: text is not None and wanted in text
+        return lambda text: text is not None and operand in text
     if how is Operator.EQUAL:
-        return lambda text: text == wanted
+        return lambda text: text == operand
     compare = _ORDER[how]  # the order of bytes in UTF-8 is that of characters
-    return lambda text: text is not None and compare(text, wanted)
+    return lambda text: text is not None and compare(text, operand)
 
 
 def _json_or_missing(text: bytes) -> Any:

@@ -133,7 +133,7 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
         has_series = left >= len(lag.partitions)
         left -= len(lag.partitions) if has_series else 0
         left_out += 0 if has_series else len(lag.partitions)
-        commits += sum(each.committed is not None for each in lag.partitions)
+        commits += sum(partition.committed is not None for partition in lag.partitions)
         _group(reading, page, lag)
         if has_series:
             _partitions(page, lag)
@@ -160,8 +160,8 @@ def _group(reading: Reading, page: Page, lag: GroupLag) -> None:
     page.add(KM_COMMITS, lag.commits, f'group_id="{name}"')
     page.add(KM_EMPTY, members.without_partitions, f'group_id="{name}"')
     labels = f'group="{name}",type="{summary.type.value}"'
-    page.add(RECORDS, sum(each.records for each in lag.partitions), labels)
-    known = [each.seconds for each in lag.partitions if each.seconds is not None]
+    page.add(RECORDS, sum(partition.records for partition in lag.partitions), labels)
+    known = [partition.seconds for partition in lag.partitions if partition.seconds is not None]
     if known:
         page.add(SECONDS_MAX, max(known), labels)
 

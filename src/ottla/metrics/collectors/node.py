@@ -169,12 +169,12 @@ def measure_flushes(commit: GroupCommit) -> Histogram:
 
 
 def _sum(histograms: Iterable[Histogram]) -> Histogram:
-    found = Histogram()
+    total = Histogram()
     for histogram in histograms:
         for bucket, count in enumerate(histogram.counts):
-            found.counts[bucket] += count
-        found.total_us += histogram.total_us
-    return found
+            total.counts[bucket] += count
+        total.total_us += histogram.total_us
+    return total
 
 
 def _directories(reading: Reading, page: Page) -> None:
@@ -186,7 +186,7 @@ def _directories(reading: Reading, page: Page) -> None:
     for directory in directories.online:
         labels = f'directory="{escape(str(directory.path))}"'
         page.add(DIRECTORY_OFFLINE, 0, labels_of(logdirectory=directory.path))
-        stored += sum(each.size_bytes for each in directory.logs.values())
+        stored += sum(log.size_bytes for log in directory.logs.values())
         try:
             total, free = directory.disk_bytes()
         except OSError:  # the disk does not report its size

@@ -133,8 +133,10 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
     """Read all replicas of this broker."""
     replicas, slices, counts = reading.services.replicas, reading.slices, _Counts()
     partitions_max = reading.services.config.metrics.partitions_max
-    replica_lines = [page.lines_of(each) for each in (LOG_SIZE, LOG_START, LOG_END, SEGMENTS)]
-    leader_lines = [page.lines_of(each) for each in (CURRENT_OFFSET, OLDEST_OFFSET, HIGH_WATER_MARK, LOW_WATER_MARK)]
+    replica_lines = [page.lines_of(family) for family in (LOG_SIZE, LOG_START, LOG_END, SEGMENTS)]
+    leader_lines = [
+        page.lines_of(family) for family in (CURRENT_OFFSET, OLDEST_OFFSET, HIGH_WATER_MARK, LOW_WATER_MARK)
+    ]
     state_lines = _state_lines(page)
     escaped: dict[str, str] = {}
     for number, partition in enumerate(list(replicas.partitions.values())):
@@ -158,7 +160,7 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
 
 
 def _state_lines(page: Page) -> list[list[str]]:
-    return [page.lines_of(each) for each in (LEADER, REPLICAS, IN_SYNC, IS_PREFERRED, IS_UNDER_REPLICATED)]
+    return [page.lines_of(family) for family in (LEADER, REPLICAS, IN_SYNC, IS_PREFERRED, IS_UNDER_REPLICATED)]
 
 
 def _replica(partition: Partition, name: str, index: int, counts: _Counts, lines: list[list[str]] | None) -> None:

@@ -53,8 +53,8 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
     probe = reading.probe
     if probe is None:
         return
-    page.add(PRODUCED, sum(each.produced for each in probe.partitions.values()))
-    page.add(RECEIVED, sum(each.received for each in probe.partitions.values()))
+    page.add(PRODUCED, sum(partition.produced for partition in probe.partitions.values()))
+    page.add(RECEIVED, sum(partition.received for partition in probe.partitions.values()))
     for index, probed in probe.partitions.items():
         theirs, labels = f'partition_id="{index}"', f'partitionId="{index}"'
         page.add(LOST, probed.lost, theirs)
