@@ -60,14 +60,18 @@ async def register(store: MetadataStore, ops: Sequence[Op]) -> None:
 
 
 async def has_same_address(store: MetadataStore, broker: znodes.BrokerRegistration) -> bool:
-    """Return whether the registration under a broker's id is gone, or has its endpoints: that of an earlier run."""
+    """Return whether the registration under a broker's id is gone, or has an endpoint of it: that of an earlier run.
+
+    One is enough: this run has its port now. Other listeners may have got another port from the system.
+    """
     node = await store.get(znodes.broker_path(broker.node_id))
     if node is None:
         return True
     try:
-        return znodes.decode_broker(broker.node_id, node.value).endpoints == broker.endpoints
+        earlier = znodes.decode_broker(broker.node_id, node.value).endpoints
     except znodes.MalformedNode:
         return False
+    return bool(earlier.items() & broker.endpoints.items())
 
 
 async def absent_nodes(store: MetadataStore, present: Collection[int]) -> list[int]:
