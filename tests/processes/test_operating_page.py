@@ -50,7 +50,7 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         "HOME": str(tmp_path),
     }
     shutil.copytree(ROOT / "packaging", tmp_path / "packaging")
-    for file in (tmp_path / "packaging").iterdir():
+    for file in filter(Path.is_file, (tmp_path / "packaging").rglob("*")):
         file.write_text(_in_system(file.read_text(encoding="utf-8"), system, port), encoding="utf-8")
 
     def run(script: str) -> str:

@@ -11,6 +11,7 @@ from ottla.core.ids import TopicPartition
 from tests.simulation import checkers
 from tests.simulation.history import (
     Batch,
+    Change,
     Commit,
     History,
     Outcome,
@@ -20,6 +21,7 @@ from tests.simulation.history import (
     Send,
     Start,
     StoreWrite,
+    Use,
     Value,
 )
 
@@ -57,6 +59,9 @@ def good() -> History:
             StoreWrite(4.0, 2, 2, True, ()),
             StoreWrite(4.1, 2, 2, False, (STATE,)),
         ],
+        changes=[Change(1.0, "alice", 1), Change(3.0, "alice", 0)],
+        uses=[Use(2.0, 2.1, 1, "alice", 1, is_allowed=True), Use(12.9, 13.0, 1, "alice", 1, is_allowed=True)],
+        age_s=10.0,
         final={WEB: [(0, FIRST), (1, SECOND), (2, ABORTED)]},
         final_committed={WEB: [(0, FIRST), (1, SECOND)]},
         final_commits={("g", WEB): 2},
@@ -133,6 +138,11 @@ BAD: dict[str, list[Callable[[History], None]]] = {
     "lost_commit": [
         lambda history: history.final_commits.update({("g", WEB): 0}),
         lambda history: history.final_commits.clear(),
+    ],
+    "stale_access": [
+        lambda history: history.uses.append(Use(13.1, 13.2, 1, "alice", 1, is_allowed=True)),
+        lambda history: history.uses.append(Use(0.5, 0.9, 1, "alice", 1, is_allowed=True)),
+        lambda history: history.uses.append(Use(2.0, 2.1, 1, "bob", 1, is_allowed=True)),
     ],
     "problems": [lambda history: history.problems.append("a task failed")],
 }

@@ -159,6 +159,12 @@ def _certificate(facts: Facts, name: str) -> Iterator[Reason]:
             )
 
 
+def _is_alone(facts: Facts) -> bool:
+    """Return whether there is one broker of Ottla that no other can join: its internal topics have one replica."""
+    configs = facts.broker_configs.values()
+    return len(facts.described.nodes) == 1 and any(config.get("zookeeper.connect", "none") == "" for config in configs)
+
+
 def _offsets_topic(facts: Facts, name: str) -> Iterator[Reason]:
     brokers = len(facts.described.nodes)
     for topic, key in (
@@ -167,7 +173,7 @@ def _offsets_topic(facts: Facts, name: str) -> Iterator[Reason]:
     ):
         factor = facts.config(key)
         exists = any(known.name == topic for known in facts.health.topics)
-        if not name and factor.isdigit() and int(factor) > brokers and not exists and not facts.config("ottla.alone"):
+        if not name and factor.isdigit() and int(factor) > brokers and not exists and not _is_alone(facts):
             yield Reason(
                 f"{topic} cannot be created: {key}={factor}, and there are {count_of(brokers, 'broker')}",
                 f"start {int(factor) - brokers} more, or set {key}={brokers} on the brokers",

@@ -128,7 +128,9 @@ class BrokerCompanion:
             services = None if self._broker is None else self._broker.services
             if services is None or services.events is None:
                 return None
-            return services.events.json(kinds=query.getlist("kind"), since_ms=since_ms, after=after, limit=max(limit, 1))
+            return services.events.json(
+                kinds=query.getlist("kind"), since_ms=since_ms, after=after, limit=max(limit, 1)
+            )
 
         try:
             body = await self.on_broker_loop(read, within_s=_READY_WITHIN_S)
