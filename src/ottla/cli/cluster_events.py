@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.diagnosis import TOKEN_VARIABLE
 from ottla.cli.errors import CommandFailed, show_notice, usage_error
@@ -30,8 +31,14 @@ def events(
     kind: Annotated[
         list[str] | None, typer.Option("--kind", metavar="KIND", help="Only this kind, as election; repeatable.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Only of this topic.")] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", metavar="NAME", help="Only of this group.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="NAME", help="Only of this topic.", autocompletion=completion.topics),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", metavar="NAME", help="Only of this group.", autocompletion=completion.groups),
+    ] = None,
     since_s: Annotated[
         float, typer.Option("--since", parser=parse_seconds, metavar="TIME", help="Since so long: 30m, 12h, 7d.")
     ] = _HOUR_S,

@@ -45,7 +45,10 @@ COMMANDS = MappingProxyType(
             "ottla.cli.bundle",
             "Pack settings, health, log directories, groups, events, logs and versions into one file, without secrets.",
         ),
-        "console": Command("ottla.cli.console", "A web console for a cluster, of any Kafka."),
+        "console": Command(
+            "ottla.cli.console",
+            "Serve a web console: topics, messages, groups, transactions, and why something is not well.",
+        ),
         "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
         "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
         "log": Command("ottla.cli.log", "Log directories and their files."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, client_options_of
 from ottla.cli.errors import CommandFailed, usage_error
-from ottla.cli.options import Brokers, Profile, Timeout
-from ottla.cli.output import alert
+from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
+from ottla.cli.output import alert, show_json
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Security
 from ottla.client.sasl import Sasl
@@ -92,6 +93,7 @@ def console(
     certificate: Certificate = None,
     proxied: HttpsProxy = False,
     hash_password: HashPassword = None,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -134,7 +136,7 @@ def console(
         is_https=address.is_secure or proxied,
         profile_words=("--profile", profile) if profile else ("--brokers", brokers) if brokers else (),
     )
-    asyncio.run(_serve(options, address, certificate))
+    asyncio.run(_serve(options, address, certificate, shape))
 
 
 def _check_exposure(address: HttpAddress, *, is_local: bool, signs_in: bool, proxied: bool) -> None:
@@ -217,7 +219,7 @@ def _connect_as(target: ConnectionOptions) -> Callable[[str, str], Connect]:
     return connect_as
 
 
-async def _serve(options: ConsoleOptions, address: HttpAddress, certificate: Path | None) -> None:
+async def _serve(options: ConsoleOptions, address: HttpAddress, certificate: Path | None, shape: OutputFormat) -> None:
     from ottla.console.app import application
     from ottla.http.listener import HttpListener
 
@@ -238,8 +240,17 @@ async def _serve(options: ConsoleOptions, address: HttpAddress, certificate: Pat
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     listener.start()
-    print(f"the console of {options.cluster_name} is at {listener.address.url}", flush=True)
-    if not options.may_change:
-        print(alert("it is read-only; --allow-changes lets it change things"), flush=True)
+    _show_ready(options, listener.address.url, shape)
     await stop.wait()
     await listener.stop()
+
+
+def _show_ready(options: ConsoleOptions, url: str, shape: OutputFormat) -> None:
+    """Print where the console is, once it answers."""
+    if shape is OutputFormat.JSON:
+        show_json({"url": url, "cluster": options.cluster_name, "read_only": not options.may_change})
+        sys.stdout.flush()
+        return
+    print(f"the console of {options.cluster_name} is at {url}", flush=True)
+    if not options.may_change:
+        print(alert("it is read-only; --allow-changes lets it change things"), flush=True)

@@ -12,10 +12,9 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.core.clock import Clock
 
@@ -48,8 +47,7 @@ class EventKind(StrEnum):
     DROPPED = "dropped"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event: what it concerns, and its cause in one sentence. What is empty or -1 is left out."""
 
     kind: EventKind
@@ -73,15 +71,15 @@ class Event:
         return {**fields, **({"numbers": dict(self.numbers)} if self.numbers else {})}
 
 
-@dataclass(slots=True)
 class RecordedEvent:
     """An event with its number, which only grows, its times, and how often it happened within them."""
 
-    number: int
-    event: Event
-    first_ms: int
-    last_ms: int
-    count: int = 1
+    __slots__ = ("count", "event", "first_ms", "last_ms", "number")
+
+    def __init__(self, number: int, event: Event, now_ms: int) -> None:
+        self.number, self.event = number, event
+        self.first_ms = self.last_ms = now_ms
+        self.count = 1
 
     def fields(self, node_id: int) -> dict[str, object]:
         """Return what GET /events has of it."""
@@ -162,7 +160,7 @@ class EventLog:
             same.count += 1
             same.last_ms = now_ms
         else:
-            recorded = RecordedEvent(next(self._numbers), event, now_ms, now_ms)
+            recorded = RecordedEvent(next(self._numbers), event, now_ms)
             kept[recorded.number] = last[event] = recorded
             if len(kept) > self._events_max:
                 _, gone = kept.popitem(last=False)

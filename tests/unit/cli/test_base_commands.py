@@ -60,7 +60,7 @@ def test_another_missing_module_is_not_taken_for_the_extra() -> None:
         (["server", "--port"], "--port needs a value: PORT"),
         (["server", "--port", "65536"], "--port 65536 is not valid: PORT is expected"),
         (["server", "--dev=true"], "unknown option --dev=true"),
-        (["doctor"], "unknown command doctor"),
+        (["physician"], "unknown command physician"),
     ],
 )
 def test_a_mistake_is_named_without_typer(arguments: list[str], message: str) -> None:

@@ -239,8 +239,7 @@ class DelayedFetch(DelayedOperation):
         except (KafkaError, OSError) as error:
             self._failed = True
             if (events := self._services.events) is not None:
-                topic = current_name(self._services.cluster.current, each)
-                record_refusal(events, error, topic=topic, partition=asked.partition)
+                record_refusal(events, error, topic=each.name or each.topic, partition=asked.partition)
             return refusal(asked.partition, error, self._leader(each, error))
 
     def _check_readable(self, partition: Partition, leader_epoch: int, fetch_offset: int) -> None:
