@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class StagedJob:
     def job(self) -> PipelineJob:
         made, found = read_job(self.file.read_text(), directory=self.directory, now_ms=0)
         assert made is not None, found.faults
-        return made
+        return replace(made, functions=frozenset({self.function}))
 
     @property
     def table(self) -> LakeTable:
@@ -161,6 +161,11 @@ class StagedJob:
         text = self.file.read_text()
         assert old in text, old
         self.file.write_text(text.replace(old, new))
+
+    def use(self, function: str) -> None:
+        """Name another function, and allow it."""
+        self.rewrite(self.function, function)
+        self.function = function
 
     @contextmanager
     def rewritten(self, old: str, new: str) -> Iterator[None]:

@@ -219,10 +219,10 @@ def test_a_user_defined_function_is_kept_up_to_date_by_a_job(
         job.send(minutes)
         job.run()
         assert job.windows() == job.batch() == job.published()
-    job.rewrite("my_functions:per_kind", "my_functions:wrong")
+    job.use("my_functions:wrong")
     with pytest.raises(InvalidExpression, match=r"stream per_kind: .*kinds"):
         job.run("stream")
-    job.rewrite("my_functions:wrong", "my_functions:none")
+    job.use("my_functions:none")
     with pytest.raises(InvalidFunction, match="has no function none"):
         job.run("stream")
 
@@ -313,8 +313,8 @@ def test_a_query_of_the_report_that_does_not_work_is_named_by_its_section(
 
 def test_a_function_that_is_not_there_ends_a_command_before_spark_starts(make: MakeJob) -> None:
     job = make(sections=OWN_STREAM, function="no_such_module:f")
-    done = ottla("stream", "--no-load", "--job", job.file, code=ExitCode.BAD_INPUT)
-    assert "no_such_module" in done.stderr
+    done = ottla("stream", "--no-load", "--job", job.file, "--function", job.function, code=ExitCode.BAD_INPUT)
+    assert "No module named 'no_such_module'" in done.stderr
     assert "module:function" in done.stderr
     assert not (job.directory / "spark").exists()
 

@@ -100,7 +100,8 @@ def produce(bootstrap: str) -> None:
 
 def started(job: Path, **environment: str) -> subprocess.Popen[bytes]:
     """`ottla pipeline run` of it as a process."""
-    command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", "--job", str(job)]
+    program = [sys.executable, "-c", "from ottla.cli.main import main; main()"]
+    command = [*program, "pipeline", "run", "--job", str(job), "--function", "held_up:per_kind"]
     around = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=around)
 

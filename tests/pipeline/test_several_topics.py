@@ -120,6 +120,6 @@ def test_each_load_may_have_a_table_format_of_its_own(tmp_path: Path, broker: Br
     assert [formats_at(lake / name) for name in names[:2]] == [{TableFormat.DELTA}, {TableFormat.ICEBERG}]
     assert formats_at(lake / f"{names[1]}_quarantine") == {TableFormat.ICEBERG}
     job = job_of(tmp_path, broker.bootstrap, loads)
-    (stream,) = streams_of(job.sections, lake=job.lake)
+    (stream,) = streams_of(job)
     assert (isinstance(stream.source, IcebergLakeTable), isinstance(stream.results, DeltaLakeTable)) == (True, True)
     assert rows(run(tmp_path, broker.bootstrap, loads)) == {names[0]: 0, names[1]: 0}

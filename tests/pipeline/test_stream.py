@@ -318,7 +318,8 @@ def per_client(rows: DataFrame) -> DataFrame:
 
 
 def test_a_user_defined_function_is_kept_up_to_date_like_a_declared_aggregate(spark: SparkSession, delta: Lake) -> None:
-    own = function_of(f"{__name__}:per_client")
+    reference = f"{__name__}:per_client"
+    own = function_of(reference, {reference})
     source = Source(delta.table("requests"))
     for seed in (10, 11):
         source.load(some_rows(seed, count=20))
@@ -345,7 +346,7 @@ def test_a_function_that_gives_no_window_is_refused_by_name(spark: SparkSession,
 )
 def test_a_function_that_is_not_there_is_named(reference: str, reason: str) -> None:
     with pytest.raises(InvalidFunction, match=reason):
-        function_of(reference)
+        function_of(reference, {reference})
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,10 @@ Wait = Annotated[
     str | None,
     typer.Option("--wait", metavar="SPAN", help="Wait at the start for brokers that are not up. Default: 8s."),
 ]
+Functions = Annotated[
+    list[str] | None,
+    typer.Option("--function", metavar="MODULE:NAME", help="Let a stream of the job file run this; repeatable."),
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress; with --every no results either, only faults and warnings.")
 ]
@@ -192,6 +196,7 @@ def run(
     ] = None,
     every: Every = None,
     on_loss: OnLossOption = None,
+    functions: Functions = None,
     master: Master = None,
     wait: Wait = None,
     quiet: Quiet = False,
@@ -200,7 +205,7 @@ def run(
     """Run the stages of a job file, once or on its schedule."""
     from ottla.pipeline.stages.runner import STAGES, stages_of
 
-    made = with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait)
+    made = with_functions(with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait), functions)
     stages = stages_of(made)
     if stage:
         known = [entry.name for entry in STAGES]
@@ -454,6 +459,11 @@ def with_wait(job: PipelineJob, wait: str | None) -> PipelineJob:
     wait_s = _span_ms("--wait", wait) / 1000
     loads = [replace(load, brokers=replace(load.brokers, wait_s=wait_s)) for load in job.loads]
     return replace(job, brokers=replace(job.brokers, wait_s=wait_s), loads=loads)
+
+
+def with_functions(job: PipelineJob, functions: Sequence[str] | None) -> PipelineJob:
+    """Return the job with the functions that its streams may name."""
+    return replace(job, functions=frozenset(functions or ()))
 
 
 def job_path(job: Path | None) -> Path:

@@ -14,6 +14,7 @@ from ottla.cli.options import Brokers, Format, OutputFormat, Profile
 from ottla.cli.output import show_json, show_rows
 from ottla.cli.pipeline_jobs import (
     Every,
+    Functions,
     JobFile,
     Lake,
     LoadOptions,
@@ -29,6 +30,7 @@ from ottla.cli.pipeline_jobs import (
     job_in,
     job_path,
     load_job,
+    with_functions,
     with_on_loss,
     with_wait,
 )
@@ -49,6 +51,7 @@ def stream(
     load: Annotated[bool, typer.Option("--load/--no-load", help="Load new records first.")] = True,
     every: Every = None,
     on_loss: OnLossOption = None,
+    functions: Functions = None,
     master: Master = None,
     wait: Wait = None,
     quiet: Quiet = False,
@@ -57,7 +60,7 @@ def stream(
     """Load new records, and recompute the windows of a job's aggregates that they change."""
     from ottla.pipeline.stages.runner import stages_of
 
-    made = with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait)
+    made = with_functions(with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait), functions)
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}

@@ -83,7 +83,10 @@ def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
         case InvalidReportSection() | InvalidExpression() | InvalidMeasure():
             return FailureKind.BAD_INPUT, "correct it in the job file: its expressions are Spark's SQL"
         case InvalidFunction():
-            return FailureKind.BAD_INPUT, "the job file's `function` is module:function, DataFrame to DataFrame"
+            return (
+                FailureKind.BAD_INPUT,
+                "the job file's `function` is module:function, DataFrame to DataFrame, allowed by --function",
+            )
         case LeaseTaken():
             return FailureKind.FAILED, "wait for it to end; what it brings need not be brought again"
         case CommitConflict():

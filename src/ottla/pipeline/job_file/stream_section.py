@@ -103,7 +103,7 @@ STREAM = SectionSchema(
             "function",
             ValueType.TEXT,
             "A function of your own, DataFrame to DataFrame, in place of values: module:function. Its result has the "
-            "column window_start and those of `by`.",
+            "column window_start and those of `by`. The command that runs the job must allow it by --function.",
             example='"my_job:traffic"',
         ),
     ),

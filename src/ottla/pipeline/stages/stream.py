@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ottla.core.runtime import new_uuid
 from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient, check_brokers
+from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.job_file.schema import Values
 from ottla.pipeline.job_file.stream_section import SECOND_MS
 from ottla.pipeline.lake.lake import Lake
@@ -52,7 +53,7 @@ def run(context: Context) -> StageResult:
     check_brokers(read_options.connection)  # before Spark starts, which takes seconds
     offset_client = OffsetClient(read_options)
     try:
-        for spec in streams_of(context.job.sections, lake=context.job.lake):
+        for spec in streams_of(context.job):
             with context.reporter.stage("stream") as stage:
                 session = context.spark.session()
                 with _named(spec), spark_step(f"stream {spec.stream.name}", context.spark.options.log):
@@ -112,15 +113,15 @@ def loaded_ranges(source: LakeTable, offset_client: OffsetClient) -> LoadedRange
     return found
 
 
-def streams_of(values: Values, *, lake: Lake) -> list[StreamSpec]:
+def streams_of(job: PipelineJob) -> list[StreamSpec]:
     """Build the streams of a job. Raises InvalidFunction."""
-    return [_stream(stream, lake) for stream in values["stream"]]
+    return [_stream(stream, job.lake, job.functions) for stream in job.sections["stream"]]
 
 
-def _stream(values: Values, lake: Lake) -> StreamSpec:
+def _stream(values: Values, lake: Lake, functions: Collection[str]) -> StreamSpec:
     windows = Windows(_seconds(values["window"]), _seconds(values["slide"]) if values["slide"] else "")
     if values["function"]:
-        compute: Any = function_of(values["function"])
+        compute: Any = function_of(values["function"], functions)
     else:
         measures = [parse_measure(name, text) for name, text in values["values"].items()]
         compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -163,11 +163,16 @@ def storable(result: DataFrame) -> DataFrame:
     return result.withColumns(wide) if wide else result
 
 
-def function_of(reference: str) -> Callable[[DataFrame], DataFrame]:
-    """Return a person's own DataFrame to DataFrame function, named `module:function`. Raises InvalidFunction."""
+def function_of(reference: str, allowed: Collection[str]) -> Callable[[DataFrame], DataFrame]:
+    """Return a person's own DataFrame to DataFrame function, named `module:function`. Raises InvalidFunction.
+
+    A job file is data: who writes it must not choose what is imported, so whoever runs it has allowed the function.
+    """
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise InvalidFunction(f"{reference!r}: write module:function")
+    if reference not in allowed:
+        raise InvalidFunction(f"{reference!r} is only imported with the option --function {reference}")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
