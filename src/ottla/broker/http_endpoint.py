@@ -20,13 +20,14 @@ def http_address(config: BrokerConfig) -> HttpAddress | None:
     if not text:
         return None
     address = parse_address(text)
-    if not (address.is_secure or is_loopback(address.host) or config.net.allow_insecure_listeners):
-        why = (
-            "everybody who reaches this address could read the metrics. Write https://, or listen at 127.0.0.1, or "
-            "insist with ottla.allow.insecure.listeners=true (--insecure-listeners)"
-        )
-        raise InvalidSettings([SettingProblem(KEY, text, why)])
-    return address
+    if is_loopback(address.host) or config.net.allow_insecure_listeners or (address.is_secure and config.http.token):
+        return address
+    missing = "set ottla.http.token" if address.is_secure else "write https://, and set ottla.http.token"
+    why = (
+        f"everybody who reaches this address could read the metrics and events: {missing}, or listen at 127.0.0.1, or "
+        "insist with ottla.allow.insecure.listeners=true (--insecure-listeners)"
+    )
+    raise InvalidSettings([SettingProblem(KEY, text, why)])
 
 
 def http_tls(config: BrokerConfig, address: HttpAddress) -> ssl.SSLContext | None:

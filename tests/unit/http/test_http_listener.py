@@ -110,7 +110,7 @@ def test_https_has_the_certificate_of_the_settings(serve: Serve, tmp_path: Path)
         "listener.name.http.ssl.keystore.location": str(store),
         "ssl.keystore.type": "PEM",
     }
-    config, _ = read(file=None, environment={}, options=options)
+    config, _ = read(file=None, environment={"OTTLA_OTTLA_HTTP_TOKEN": "s3"}, options=options)
     address = http_address(config)
     assert address is not None
     listener = serve(address=address, tls=http_tls(config, address))
@@ -119,7 +119,7 @@ def test_https_has_the_certificate_of_the_settings(serve: Serve, tmp_path: Path)
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9644", "http://192.0.2.1:9644", "nothing", "127.0.0.1:99999"])
 def test_an_address_that_anybody_could_read_is_refused(address: str) -> None:
-    config, _ = read(file=None, environment={}, options={"ottla.http.listener": address})
+    config, _ = read(file=None, environment={"OTTLA_OTTLA_HTTP_TOKEN": "s3"}, options={"ottla.http.listener": address})
     with pytest.raises(InvalidSettings):
         http_address(config)
 
