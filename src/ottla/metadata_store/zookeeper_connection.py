@@ -54,8 +54,10 @@ _RETRY_DELAY_S, _RETRY_DELAY_MAX_S = 0.05, 1.0
 _STOP_EXTRA_S = 5.0  # kazoo itself waits for its connection for the session timeout
 
 logger = logging.getLogger(__name__)
-_kazoo_logger = logging.getLogger("ottla.kazoo")
-_kazoo_logger.setLevel(logging.ERROR)  # it logs each failed attempt to connect
+_kazoo_logger = logging.Logger("ottla.kazoo", logging.ERROR)  # noqa: LOG001 - see below
+"""Kazoo's own. It logs each failed attempt to connect, and with DEBUG each request: the password of the digest, and
+what is written for users and brokers. So it is not among the loggers whose level a client can set."""
+_kazoo_logger.parent = logging.getLogger("ottla")
 
 
 class ZooKeeperDisconnected(Exception):
