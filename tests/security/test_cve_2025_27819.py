@@ -33,7 +33,7 @@ NAMES = [
 
 @pytest.mark.parametrize("module", MODULES)
 async def test_no_request_gives_a_listener_a_login_module(tmp_path: Path, module: str) -> None:
-    async with sasl_broker(tmp_path) as broker:
+    async with sasl_broker(tmp_path, {"password.encoder.secret": "so that it could be stored"}) as broker:
         handlers = broker.cluster.handlers(1)
         for node in ("1", ""):
             for name in NAMES:

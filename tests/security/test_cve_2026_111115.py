@@ -36,7 +36,7 @@ def test_the_tagged_fields_of_a_header_are_bounded() -> None:
             parse_request_header(header[:-1] + count(place, number) + UNKNOWN_TAG * (TAGS_MAX + 1))
 
 
-def test_what_is_in_tagged_fields_that_nobody_knows_is_not_kept() -> None:
+def test_what_is_in_tagged_fields_that_are_not_known_is_not_kept() -> None:
     data = bytes(4 * MIB)
     size = b"\x80\x80\x80\x02"
     place = Place(ApiKey.METADATA, 12, (), is_tags=True)

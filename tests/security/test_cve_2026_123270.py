@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any, get_type_hints
 
 import httpx
 import pytest
 
+from ottla.console.pages import PAGES
 from ottla.http.guard import Guard, GuardedApp
 from ottla.http.web import Receive, Scope, Send, json_response
 from ottla.testing import Kafka, kafka
@@ -73,10 +75,12 @@ def test_no_operation_takes_code_a_command_or_a_path_of_a_file() -> None:
         assert not names & words, each.path
 
 
-async def test_a_form_of_the_console_needs_the_token_of_its_session(brokers: Kafka) -> None:
+async def test_each_form_of_the_console_needs_the_token_of_its_session(brokers: Kafka) -> None:
+    forms = [page for page in PAGES if page.method == "POST"]
+    assert len(forms) > 10
     async with browsing(options_for(brokers.bootstrap, may_change=True)) as browser:
-        fields = {"name": "made", "partitions": "1"}
-        for csrf in ({}, {"csrf": ""}, {"csrf": "x" * 43}):
-            response = await browser.client.post("/create/topic", data={**fields, **csrf})
-            assert response.status_code in {403, 404}
-        assert "made" not in await browser.get("/topics")
+        await browser.get("/topics")  # there is a session
+        for page in forms:
+            path = re.sub(r"{[^}]*}", "1", page.path)
+            for csrf in ({}, {"csrf": ""}, {"csrf": "x" * 43}):
+                assert (await browser.client.post(path, data=csrf)).status_code == 403, page.path

@@ -31,17 +31,12 @@ LARGE = 16 << 20
 
 TOPICS = ("one", "two", "three", "four")
 OPTIONS = ProducerOptions(
-    idempotent=False,
-    acks=1,
-    linger_s=0,
-    batch_bytes=2 * LARGE,
-    buffer_bytes=8 * LARGE,
-    delivery_timeout_s=0.3,
+    idempotent=False, acks=1, linger_s=0, batch_bytes=2 * LARGE, buffer_bytes=8 * LARGE, delivery_timeout_s=0.3
 )
 
 
 class HalfReading(ScriptedBroker):
-    """A broker that reads nothing after the first 64 KiB of a large request until it is told to."""
+    """A broker that reads nothing after the first 64 KiB of a large request until the test lets it."""
 
     def __init__(self) -> None:
         super().__init__()

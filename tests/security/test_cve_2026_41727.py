@@ -15,7 +15,7 @@ from ottla.records.builder import NewRecord
 from ottla.testing.cluster import BrokerHandlers
 from tests.support.clusters import started_cluster
 from tests.support.waiting import until
-from tests.unit.broker.test_dead_letters import AT_MS, CREATING, GROUP, QUEUE, Team, alter, create, named, started_team
+from tests.unit.broker.test_dead_letters import AT_MS, CREATING, GROUP, QUEUE, alter, create, named, started_team
 from tests.unit.broker.test_share_fetch import ACCEPT, REJECT, RELEASE, acquired
 
 pytestmark = [pytest.mark.simulated_time, pytest.mark.options({**CREATING, "group.share.delivery.count.limit": "2"})]

@@ -56,7 +56,7 @@ def test_the_addresses_that_are_defaults_are_loopback() -> None:
     assert defaults is not None
     assert defaults[0].startswith("127.0.0.1:")
     assert server_console.LISTENER_DEFAULT.startswith("127.0.0.1:")
-    assert memory_server._HOST == "127.0.0.1"  # noqa: SLF001
+    assert memory_server._HOST == "127.0.0.1"
 
 
 def _status(url: str, method: str, token: str) -> int:

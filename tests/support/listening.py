@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def listening_addresses(pid: int) -> list[tuple[IPv4Address | IPv6Address, int]]
     own = set()
     for link in (process / "fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since
-            own.add(os.readlink(link))
+            own.add(str(link.readlink()))
     found = []
     for table in ("tcp", "tcp6"):
         for line in (process / "net" / table).read_text().splitlines()[1:]:

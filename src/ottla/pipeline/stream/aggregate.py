@@ -166,7 +166,7 @@ def storable(result: DataFrame) -> DataFrame:
 def function_of(reference: str, allowed: Collection[str]) -> Callable[[DataFrame], DataFrame]:
     """Return a person's own DataFrame to DataFrame function, named `module:function`. Raises InvalidFunction.
 
-    A job file is data: who writes it must not choose what is imported, so whoever runs it has allowed the function.
+    A job file is data: its writer must not choose what is imported, so the command that runs it allows the function.
     """
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
