@@ -6,12 +6,12 @@ Each resource's change is validated by the rules of its type, then applied here 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from ottla.broker import listener_config_changes
+from ottla.broker.client_metrics.subscriptions import parse_match
 from ottla.broker.config import SECTIONS, BrokerConfig, declaration_of, declared, has_secrets, is_secret
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
@@ -49,18 +49,6 @@ if TYPE_CHECKING:  # with the handlers
     from ottla.wire.generated.incremental_alter_configs import AlterConfigsResourceResponse
 
 log = logging.getLogger(__name__)
-
-CLIENT_PROPERTIES = frozenset(
-    {
-        "client_instance_id",
-        "client_id",
-        "client_software_name",
-        "client_software_version",
-        "client_source_address",
-        "client_source_port",
-    }
-)
-"""Properties that a client-metrics subscription may match (KIP-714)."""
 
 _OPERATIONS = frozenset(op.value for op in AlterConfigOpType)
 _UNEXPECTED_BROKER = "Unexpected broker id, expected {}, but received {}"
@@ -502,10 +490,10 @@ def _client_metrics(name: str) -> _Rules:
         if interval.isdigit() and not INTERVAL_MS_MIN <= int(interval) <= INTERVAL_MS_MAX:  # Kafka's own code for it
             raise InvalidRequest(f"interval.ms must be {INTERVAL_MS_MIN} to {INTERVAL_MS_MAX}, not {interval}")
         _check_section(ClientMetricsConfig, values)
-        for pattern in filter(None, (part.strip() for part in values.get("match", "").split(","))):
-            attribute, equals, expression = pattern.partition("=")
-            if not equals or attribute.strip() not in CLIENT_PROPERTIES or not _compiles(expression):
-                raise InvalidConfig(f"Illegal client matching pattern: {pattern}")
+        try:
+            parse_match(filter(None, (part.strip() for part in values.get("match", "").split(","))))
+        except ValueError as error:
+            raise InvalidConfig(str(error)) from None
 
     return _Rules(znodes.CLIENT_METRICS_KIND, name, {}, check)
 
@@ -516,14 +504,6 @@ def _check_section(section: type[Any], values: Mapping[str, str]) -> None:
     except InvalidSettings as error:
         first = error.problems[0]
         raise InvalidConfig(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None
-
-
-def _compiles(expression: str) -> bool:
-    try:
-        re.compile(expression)
-    except re.error:
-        return False
-    return True
 
 
 def _check_node(node_id: int, name: str, unexpected: str) -> None:

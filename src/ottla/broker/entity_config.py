@@ -125,7 +125,7 @@ class OneGroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMetricsConfig:
-    """Settings of a subscription to clients' metrics (KIP-714): stored and shown, without effect."""
+    """Settings of a subscription to clients' metrics (KIP-714)."""
 
     interval: int = _ms(
         "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "Interval at which matching clients push metrics."

@@ -49,3 +49,18 @@ class MetricsConfig(Section):
         "ottla.metrics.otlp.interval.ms", default=60 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=1000,
         doc="Interval at which the metrics are pushed.",
     )  # fmt: skip
+    client_metrics: bool = setting(
+        "ottla.client.metrics.enable", default=False, kind=Type.BOOLEAN,
+        doc="Whether the broker offers clients to push their metrics to it (KIP-714), which newer clients then do "
+        "unasked, and shows the last values at `/metrics`. What they push, subscriptions say: "
+        "`kafka-configs.sh --entity-type client-metrics`.",
+    )  # fmt: skip
+    telemetry_bytes_max: int = setting(
+        "telemetry.max.bytes", default=1 << 20, kind=Type.INT, unit="bytes", at_least=1,
+        doc="Maximum size of what a client pushes of its metrics, before and after decompression.",
+    )  # fmt: skip
+    client_series_max: int = setting(
+        "ottla.client.metrics.series.max", default=20_000, kind=Type.INT, at_least=0,
+        doc="So many values of clients' metrics the broker keeps, and 1,000 of one client. "
+        "`ottla_client_metrics_left_out_total` counts those that it does not.",
+    )  # fmt: skip

@@ -99,7 +99,7 @@ NOT_HERE: Final = frozenset(
         "socket.connection.setup.timeout.ms", "ssl.allow.dn.changes", "ssl.allow.san.changes",
         "ssl.engine.factory.class", "ssl.keymanager.algorithm", "ssl.provider",
         "ssl.secure.random.implementation", "ssl.trustmanager.algorithm",
-        "telemetry.max.bytes", "transaction.partition.verification.enable",
+        "transaction.partition.verification.enable",
         "transaction.state.log.load.buffer.size", "transaction.two.phase.commit.enable",
         "unclean.leader.election.interval.ms", "unstable.api.versions.enable",
         "unstable.feature.versions.enable",

@@ -10,6 +10,7 @@ from ottla.core.clock import Clock
 from ottla.limits.loop_slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
+    from ottla.broker.client_metrics.instances import ClientMetrics
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
@@ -36,6 +37,7 @@ class Services:
 
     __slots__ = (
         "audit_log",
+        "client_metrics",
         "clock",
         "cluster",
         "config",
@@ -94,6 +96,7 @@ class Services:
         self.record_validation = record_validation
         self.delayed_operations = delayed_operations
         self.has_own_store = has_own_store  # no other broker can join: an internal topic may have fewer replicas
+        self.client_metrics: ClientMetrics | None = None  # since the first client that asks for subscriptions
         self.listeners_tls: ListenersTls | None = None  # if a listener has TLS
         self.refused_batches: RefusedBatches | None = None  # since the first of them
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower

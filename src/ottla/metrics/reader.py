@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from ottla.broker.broker import Broker
-from ottla.metrics.collectors import cluster, groups, node, partitions, probe, requests
+from ottla.metrics.collectors import client_metrics, cluster, groups, node, partitions, probe, requests
 from ottla.metrics.lag import GroupLags
 from ottla.metrics.loop_watch import LoopWatch
 from ottla.metrics.page import GAUGE, Page, family
@@ -31,6 +31,7 @@ COLLECTORS: Final[Sequence[Collector]] = (
     cluster.collect,
     node.collect,
     probe.collect,
+    client_metrics.collect,
 )
 """In this order: partitions count the traffic of topics."""
 

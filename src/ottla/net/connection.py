@@ -453,6 +453,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     # ---- Closing
 
     @property
+    def peer_port(self) -> int | None:
+        """Return the client's port; None if there is none any more."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return None if not name or isinstance(name, str) else int(name[1])
+
+    @property
     def receiving(self) -> bool:
         """Whether a request has begun to arrive and is not whole."""
         return self._end > self._start and self._may_begin()

@@ -3,7 +3,7 @@
 What it does
   Lists every API of broker/requests/registry.py with its versions, and remembers the name and version of the client's
   software. It is answered once before a client signs in, and then as often as it is asked. Features (KIP-584) are
-  listed from v3 on.
+  listed from v3 on. The APIs of clients' metrics (KIP-714) are listed if a setting asks for them.
 
 What it does not do
   A feature's level cannot be changed: the broker serves the one of its version.
@@ -21,7 +21,7 @@ import re
 
 from ottla.broker.handler_parts.features import EPOCH, FEATURES
 from ottla.broker.requests.handler import Inline
-from ottla.broker.requests.registry import APIS
+from ottla.broker.requests.registry import APIS, TELEMETRY
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.security.sasl.sign_in import SignIn
@@ -55,10 +55,11 @@ def handle(request: Request, body: ApiVersionsRequest) -> ApiVersionsResponse:
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     if isinstance(sign_in := request.connection.authentication, SignIn):
         sign_in.versions_sent()
+    has_telemetry = request.services.config.metrics.client_metrics
     # Clients of v3 do not understand a minimum of 0 (KAFKA-17011).
     lowest = 0 if request.api_version >= _FIRST_WITH_LEVEL_0 else 1
     return ApiVersionsResponse(
-        api_keys=_served(),
+        api_keys=[api for api in _served() if api.api_key not in TELEMETRY or has_telemetry],
         supported_features=[
             SupportedFeatureKey(name=one.name, min_version=max(one.min_level, lowest), max_version=one.max_level)
             for one in FEATURES

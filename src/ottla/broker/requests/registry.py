@@ -103,6 +103,8 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, "list_transactions"),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, "consumer_group_heartbeat"),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, "consumer_group_describe"),
+    Api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0, "get_telemetry_subscriptions"),
+    Api(ApiKey.PUSH_TELEMETRY, 0, 0, "push_telemetry"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, "list_config_resources"),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, "describe_topic_partitions"),
     Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, "share_group_heartbeat"),
@@ -118,6 +120,10 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, "alter_share_group_offsets"),
     Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, "delete_share_group_offsets"),
 )
+
+TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+"""Advertised where `ottla.client.metrics.enable` asks for it, as by a Kafka with a reporter for them: newer clients
+push to who advertises them."""
 
 INTER_BROKER_APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.ALTER_PARTITION, 2, 3, "alter_partition"), Api(ApiKey.ENVELOPE, 0, 0, "envelope")

@@ -1,0 +1,44 @@
+"""Reads what clients have pushed of their own metrics (KIP-714)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.core.ids import id_text
+from ottla.metrics.page import COUNTER, GAUGE, Page, family, labels_of
+from ottla.metrics.reading import Reading
+
+_GROUP = "Clients' own metrics"
+_LABELS = "metric attributes client_id software client_instance_id"
+
+INSTANCES = family("ottla_client_metrics_instances", GAUGE, "Clients that push metrics, or have asked", group=_GROUP)
+PUSHES = family("ottla_client_metrics_pushes", COUNTER, "Pushes by their response", "error", group=_GROUP)
+LEFT_OUT = family(
+    "ottla_client_metrics_left_out", COUNTER, "Values that were pushed and are not kept, since there are too many",
+    group=_GROUP,
+)  # fmt: skip
+VALUES = family("ottla_client_metric", GAUGE, "The last value that a client pushed", _LABELS, group=_GROUP)
+COUNTS = family("ottla_client_counter", COUNTER, "The sum of what a client pushed of a counter", _LABELS, group=_GROUP)
+
+
+def collect(reading: Reading, page: Page) -> Iterator[None]:
+    """Read the client instances."""
+    clients = reading.services.client_metrics
+    if clients is None:
+        return
+    page.add(INSTANCES, len(clients))
+    page.add(LEFT_OUT, clients.left_out)
+    for code, count in clients.answers.items():
+        page.add(PUSHES, count, labels_of(error=code.name))
+    for instance in clients.shown():
+        client = instance.client
+        theirs = labels_of(
+            client_id=client.get("client_id", ""),
+            software=f"{client.get('client_software_name', '')} {client.get('client_software_version', '')}".strip(),
+            client_instance_id=id_text(instance.instance_id),
+        )
+        for (metric, attributes), series in list(instance.series.items()):
+            labels = f"{labels_of(metric=metric, attributes=attributes)},{theirs}"
+            page.add(COUNTS if series.is_counter else VALUES, series.value, labels)
+        if reading.slices.spend(1 + len(instance.series)):
+            yield
