@@ -313,7 +313,7 @@ INTENDED: tuple[Intended, ...] = (
         r"group\.(consumer|coordinator|share|streams)|initial|kafka\.metrics|leader|log\.(cleaner|dir)|"
         r"max\.request\.partition|metadata|metric|num\.(io|network|replica)|offsets\.(load|topic\.compression)|"
         r"process|producer\.(id|purgatory)|queued\.max\.requests|remote|replica|request\.timeout|reserved|"
-        r"server\.max|share|socket\.connection|telemetry|transaction\.(partition|state\.log\.load|two)|unstable|unclean|broker)"
+        r"server\.max|share|socket\.connection|transaction\.(partition|state\.log\.load|two)|unstable|unclean|broker)"
         r"[a-z0-9._]*",
         "settings of parts that Ottla has not (thread pools, KRaft, tiers), or not yet (share groups)",
     ),

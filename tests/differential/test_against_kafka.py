@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.requests.registry import APIS
+from ottla.broker.requests.registry import APIS, TELEMETRY
 from tests.differential import scenarios_admin as admin
 from tests.differential import scenarios_config_values as values
 from tests.differential import scenarios_consumer_groups as consumers
@@ -26,6 +26,7 @@ from tests.differential import scenarios_groups as groups
 from tests.differential import scenarios_quotas as quotas
 from tests.differential import scenarios_settings as topic_settings
 from tests.differential import scenarios_share as share
+from tests.differential import scenarios_telemetry as telemetry
 from tests.differential import scenarios_transactions as transactions
 from tests.differential.intended import INTENDED
 from tests.differential.peer import Entry, Peer, differences
@@ -103,6 +104,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.signing_in_where_there_is_no_need,
     admin.access_control,
     admin.list_transactions,
+    telemetry.client_metrics,
     admin.reassignments,
     admin.alter_reassignments,
     admin.elect_leaders,
@@ -178,7 +180,12 @@ def versions(kafka_port: int) -> dict[str, tuple[int, int]]:
             key["api_key"]: (key["min_version"], key["max_version"]) for key in wire.call("api_versions", 2)["api_keys"]
         }
     return {
-        NAMES[int(api.key)]: (api.min_version, min(api.max_version, theirs[int(api.key)][1])) for api in APIS.values()
+        NAMES[int(api.key)]: (api.min_version, min(api.max_version, theirs[int(api.key)][1]))
+        for api in APIS.values()
+        if api.key not in TELEMETRY
+    } | {
+        NAMES[key]: (0, 0)
+        for key in TELEMETRY  # not advertised by default
     }
 
 

@@ -76,7 +76,7 @@ async def test_a_push_that_is_too_large_before_decompression_is_not_decompressed
 
 
 @pytest.mark.options({"ottla.client.metrics.enable": "true", "telemetry.max.bytes": "100"})
-async def test_the_limit_is_a_setting_that_clients_are_told(broker: BrokerHandlers) -> None:
+async def test_the_limit_is_a_setting_and_in_the_response_to_clients(broker: BrokerHandlers) -> None:
     client = Client(broker)
     assert (await client.get()).telemetry_max_bytes == 100
     assert await client.push(compress(Codec.GZIP, padded(1000)), Codec.GZIP) == ErrorCode.TELEMETRY_TOO_LARGE

@@ -48,7 +48,7 @@ def gauge(name: str, *points: NumberDataPoint) -> Metric:
     return Metric(name=name, description="d", unit="ms", gauge=Gauge(data_points=points))
 
 
-def counter(name: str, *points: NumberDataPoint, temporality: AggregationTemporality = DELTA) -> Metric:
+def counter(name: str, *points: NumberDataPoint, temporality: AggregationTemporality.ValueType = DELTA) -> Metric:
     """Return a metric that only grows."""
     return Metric(name=name, sum=Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=True))
 
@@ -56,4 +56,5 @@ def counter(name: str, *points: NumberDataPoint, temporality: AggregationTempora
 def pushed(*metrics: Metric) -> bytes:
     """Return the body of a push."""
     scope = ScopeMetrics(metrics=metrics)
-    return MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[scope])]).SerializeToString()
+    data: bytes = MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[scope])]).SerializeToString()
+    return data

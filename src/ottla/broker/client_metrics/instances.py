@@ -56,6 +56,8 @@ class ClientInstance:
         "got",
         "instance_id",
         "is_terminating",
+        "may_ask_again",
+        "may_push_at_once",
         "pushed",
         "series",
         "subscribed",
@@ -75,6 +77,8 @@ class ClientInstance:
         self.got = self.pushed = -math.inf  # when it last asked, and last pushed
         self.expires = 0.0
         self.is_terminating = False
+        self.may_push_at_once = True  # it has asked since its last push
+        self.may_ask_again = False  # its last push was refused, and the subscriptions say why
         self.series: dict[tuple[str, str], Series] = {}
 
     @property
@@ -82,17 +86,23 @@ class ClientInstance:
         return self.subscribed.interval_ms / 1000
 
     def may_get(self, now: float) -> bool:
-        """Note a request for the subscriptions; return False within the interval."""
-        if now - max(self.got, self.pushed) < self._interval_s:
+        """Note a request for the subscriptions; return False within the interval, if the last push was for them.
+
+        As in Kafka, one within the interval does not make an early push possible.
+        """
+        is_early = now - max(self.got, self.pushed) < self._interval_s
+        if is_early and not self.may_ask_again:
             return False
-        self.got = now
+        self.may_ask_again = False
+        if not is_early:
+            self.got, self.may_push_at_once = now, True
         return True
 
     def may_push(self, now: float) -> bool:
         """Note a push; return False within the interval, but for the first one after a request for subscriptions."""
-        if self.got <= self.pushed and now - self.pushed < self._interval_s:
+        if not self.may_push_at_once and now - self.pushed < self._interval_s:
             return False
-        self.pushed = now
+        self.pushed, self.may_push_at_once = now, False
         return True
 
     def use(self, now: float) -> None:
@@ -148,10 +158,12 @@ class ClientMetrics:
             return ErrorCode.INVALID_REQUEST, instance
         if not instance.may_push(now) and not is_terminating:
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED, instance
+        instance.may_ask_again = True
         if subscription_id != instance.subscribed.subscription_id:
             return ErrorCode.UNKNOWN_SUBSCRIPTION_ID, instance
         if compression not in _CODECS:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, instance
+        instance.may_ask_again = False
         if size > self._config.telemetry_bytes_max:
             return ErrorCode.TELEMETRY_TOO_LARGE, instance
         return ErrorCode.NONE, instance
@@ -163,10 +175,12 @@ class ClientMetrics:
 
         The limit is that of the bytes after decompression too (CVE-2026-111073).
         """
-        if not data or not self._config.client_metrics:
+        if not data:
             return ErrorCode.NONE
         try:
             decompressed = decompress_within(compression, data, self._config.telemetry_bytes_max)
+            if not self._config.client_metrics:
+                return ErrorCode.NONE
             for point in points(decompressed):
                 if point is not None:
                     self._keep(instance, point)

@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions (key 71), version 0.
 
 What it does
-  Tells a client which of its metrics to push, how often, and within which size (KIP-714): those of all client-metrics
+  Returns which of its metrics a client pushes, how often, and within which size (KIP-714): those of all client-metrics
   subscriptions that match it. A client without an id gets one. Within the interval it is throttled.
 
 What it does not do

@@ -6,7 +6,8 @@ What it does
   `telemetry.max.bytes`, before and after decompression (CVE-2026-111073).
 
 What it does not do
-  Without `ottla.client.metrics.enable` what is pushed is dropped unread. Histograms are counted as left out.
+  Without `ottla.client.metrics.enable` what is pushed is dropped after its decompression, as by a Kafka without a
+  reporter. Histograms are counted as left out.
 
 Versions
   v0   the only one

@@ -41,9 +41,12 @@ async def test_by_default_the_apis_are_answered_and_not_offered_and_a_push_is_dr
     client = Client(broker)
     assert (await client.get()).error_code == NONE
     assert await client.push(b"no metrics at all") == NONE
+    other = Client(broker)
+    await other.get()
+    assert await other.push(b"not compressed", Codec.GZIP) == ErrorCode.INVALID_RECORD
 
 
-async def test_a_client_is_told_what_to_push(broker: BrokerHandlers) -> None:
+async def test_a_client_is_asked_what_to_push(broker: BrokerHandlers) -> None:
     assert await subscribe(broker, metrics="org.apache.kafka.producer.,b", interval_ms="1000") == (NONE, None)
     client = Client(broker)
     answer = await client.get()
@@ -105,9 +108,7 @@ async def test_several_subscriptions_are_one_with_the_shortest_interval(broker: 
         ({"match": "client_id=(a)\\1"}, ErrorCode.INVALID_CONFIG),
     ],
 )
-async def test_a_subscription_is_checked(
-    broker: BrokerHandlers, settings: dict[str, str | None], error: ErrorCode
-) -> None:
+async def test_a_subscription_is_checked(broker: BrokerHandlers, settings: dict[str, Any], error: ErrorCode) -> None:
     assert (await subscribe(broker, **settings))[0] == error
 
 
@@ -146,6 +147,20 @@ async def test_a_push_is_refused_as_kafka_refuses_it(broker: BrokerHandlers) -> 
     assert await refused() == NONE
 
 
+@pytest.mark.parametrize("wrong", [{"subscription_id": 1}, {"codec": 5}], ids=["subscription", "codec"])
+async def test_a_client_asks_again_at_once_after_a_push_for_other_subscriptions(
+    broker: BrokerHandlers, wrong: dict[str, Any]
+) -> None:
+    client = Client(broker)
+    await client.get()
+    assert await client.push(**wrong) in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    assert (await client.get()).error_code == NONE
+    assert (await client.get()).error_code == THROTTLED
+    assert await client.push() == THROTTLED
+    await asyncio.sleep(300)
+    assert await client.push() == NONE
+
+
 async def test_a_changed_subscription_makes_the_old_id_unknown_and_may_be_asked_for_at_once(
     broker: BrokerHandlers,
 ) -> None:
@@ -154,8 +169,8 @@ async def test_a_changed_subscription_makes_the_old_id_unknown_and_may_be_asked_
     await client.get()
     await subscribe(broker, metrics="a,b")
     assert await client.push() == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    await subscribe(broker, metrics="a,b,c")
-    assert (await client.get()).requested_metrics == ["a", "b", "c"]
+    assert (await client.get()).requested_metrics == ["a", "b"]
+    await asyncio.sleep(INTERVAL_S)
     assert await client.push() == NONE
     await subscribe(broker, metrics=None, interval_ms=None)
     assert (await client.get()).requested_metrics == []
