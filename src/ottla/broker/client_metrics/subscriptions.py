@@ -37,7 +37,7 @@ _LITERAL: Final = re.compile(r"[\w-]+")
 
 
 class Subscription(NamedTuple):
-    """What clients that match push, and how often."""
+    """The metrics that matching clients push, and the interval."""
 
     metrics: tuple[str, ...]
     interval_ms: int
@@ -49,7 +49,7 @@ class Subscription(NamedTuple):
 
 
 class Subscribed(NamedTuple):
-    """What one client instance is asked to push, by all subscriptions that match it."""
+    """The metrics that one client instance is asked for, by all subscriptions that match it."""
 
     subscription_id: int
     metrics: list[str]

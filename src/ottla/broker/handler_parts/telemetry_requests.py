@@ -1,4 +1,4 @@
-"""Describes the client of a request about its metrics (KIP-714)."""
+"""Describes the client of a request about its metrics, and keeps what it pushes (KIP-714)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.requests.request import Request
 
 if TYPE_CHECKING:
-    from ottla.broker.client_metrics.instances import ClientMetrics
+    from ottla.broker.client_metrics.instances import ClientInstance, ClientMetrics
+    from ottla.core.errors import ErrorCode
 
 _CHARS_MAX: Final = 250
 """Of a property: up to 16,384 clients are kept."""
@@ -37,3 +38,9 @@ def client_properties(request: Request) -> dict[str, str]:
         "client_source_port": None if port is None else str(port),
     }
     return {name: value[:_CHARS_MAX] for name, value in found.items() if value is not None}
+
+
+async def keep(request: Request, instance: ClientInstance, compression: int, data: bytes) -> ErrorCode:
+    """Keep the values of an accepted push; other requests run in between."""
+    slices = request.services.slices
+    return await slices.run(client_metrics(request).keep(instance, compression, data, slices))

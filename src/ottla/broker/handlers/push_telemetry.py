@@ -15,7 +15,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.telemetry_requests import client_metrics, client_properties
+from ottla.broker.handler_parts.telemetry_requests import client_metrics, client_properties, keep
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
@@ -24,7 +24,7 @@ from ottla.wire.generated.push_telemetry import MESSAGES, PushTelemetryRequest, 
 
 async def handle(request: Request, body: PushTelemetryRequest) -> PushTelemetryResponse:
     """Keep what the client pushes."""
-    clients, slices = client_metrics(request), request.services.slices
+    clients = client_metrics(request)
     code, instance = clients.begin_push(
         body.client_instance_id,
         client_properties(request),
@@ -35,7 +35,7 @@ async def handle(request: Request, body: PushTelemetryRequest) -> PushTelemetryR
         is_terminating=body.terminating,
     )
     if code is ErrorCode.NONE and instance is not None:
-        code = await slices.run(clients.keep(instance, body.compression_type, body.metrics, slices))
+        code = await keep(request, instance, body.compression_type, body.metrics)
     clients.answers[code] += 1
     return PushTelemetryResponse(error_code=code)
 

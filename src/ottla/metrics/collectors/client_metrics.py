@@ -14,9 +14,11 @@ _LABELS = "metric attributes client_id software client_instance_id"
 INSTANCES = family("ottla_client_metrics_instances", GAUGE, "Clients that push metrics, or have asked", group=_GROUP)
 PUSHES = family("ottla_client_metrics_pushes", COUNTER, "Pushes by their response", "error", group=_GROUP)
 LEFT_OUT = family(
-    "ottla_client_metrics_left_out", COUNTER, "Values that were pushed and are not kept, since there are too many",
+    "ottla_client_metrics_left_out",
+    COUNTER,
+    "Values that were pushed and are not kept, since there are too many",
     group=_GROUP,
-)  # fmt: skip
+)
 VALUES = family("ottla_client_metric", GAUGE, "The last value that a client pushed", _LABELS, group=_GROUP)
 COUNTS = family("ottla_client_counter", COUNTER, "The sum of what a client pushed of a counter", _LABELS, group=_GROUP)
 
