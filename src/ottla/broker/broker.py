@@ -14,7 +14,7 @@ from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig, has_secrets
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.event_config import make_events, with_slow_requests
+from ottla.broker.event_config import make_events
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
@@ -148,7 +148,11 @@ class Broker:
         """
         config = self._config
         events = self._events = make_events(config.events, self._clock, self._node_id)
-        self._accounting = with_slow_requests(config.events, events, self._clock, self._accounting)
+        if config.events.slow_request_ms >= 0:
+            from ottla.broker.requests.slow_requests import SlowRequests
+
+            slow_s = config.events.slow_request_ms / 1000
+            self._accounting = SlowRequests(self._clock, events, slow_s=slow_s, inner=self._accounting)
         self._load_tls()
         self._sasl = self._open_sasl()
         listeners = self._listeners = self._make_listeners()

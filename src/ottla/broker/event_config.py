@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.requests.stages import Accounting
 from ottla.core.clock import Clock
 from ottla.core.events import EventLog
 from ottla.core.settings import DAY_MS, Section, Type, setting
@@ -54,14 +53,3 @@ def make_events(config: EventConfig, clock: Clock, node_id: int) -> EventLog:
     """Return the log of the events of a broker, for its event loop."""
     post = asyncio.get_running_loop().call_soon_threadsafe
     return EventLog(clock, node_id=node_id, events_max=config.events_max, post=post)
-
-
-def with_slow_requests(
-    config: EventConfig, events: EventLog, clock: Clock, accounting: Accounting | None
-) -> Accounting | None:
-    """Return an accounting that records slow requests, around another one, if the settings say what is slow."""
-    if config.slow_request_ms < 0:
-        return accounting
-    from ottla.broker.requests.slow_requests import SlowRequests
-
-    return SlowRequests(clock, events, slow_s=config.slow_request_ms / 1000, inner=accounting)

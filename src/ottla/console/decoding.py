@@ -45,7 +45,7 @@ class NotOfForm(ValueError):
 def decode(data: bytes | None, form: str = "auto") -> Decoded:
     r"""Return bytes in a form, or in the first one that they have. They are shown as hex where they have not.
 
-    >>> decode(b'{"a": 1}').form, decode(b"abc").form, decode(None).form, decode(b"\\xff\\xfe").form
+    >>> decode(b'{"a": 1}').form, decode(b"abc").form, decode(None).form, decode(b"\xff\xfe").form
     ('json', 'text', 'null', 'hex')
     """
     if data is None:

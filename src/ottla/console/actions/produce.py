@@ -43,7 +43,7 @@ def fields_of(record: Record | None) -> ProduceFields:
 def _text(data: bytes | None) -> str:
     r"""Return bytes as a text that `_bytes` reads back.
 
-    >>> _text(b"abc"), _text(b"\\xff")
+    >>> _text(b"abc"), _text(b"\xff")
     ('abc', 'base64:/w==')
     """
     if data is None:
