@@ -125,7 +125,7 @@ class Broker:
         self._scheduled_tasks: ScheduledTasks | None = None
         self._late_transactions: LateTransactions | None = None
         self._starting_maintenance: asyncio.Task[None] | None = None
-        self._cleaner: LogCleaner | None = None
+        self.log_cleaner: LogCleaner | None = None
         self._sasl: SaslListeners | None = None  # with listeners with SASL
         self._scrub_scheduler: ScrubScheduler | None = None
         self._cluster: MetadataCache | None = None
@@ -594,7 +594,7 @@ class Broker:
             clock=self._clock,
         )
         if self._config.cleaner.enable:
-            self._cleaner = LogCleaner(
+            self.log_cleaner = LogCleaner(
                 lambda: services.replicas.directories.online,
                 config=lambda: services.config.cleaner,
                 clock=self._clock,
@@ -667,11 +667,6 @@ class Broker:
         return self._listeners
 
     @property
-    def log_cleaner(self) -> LogCleaner | None:
-        """Return the log cleaner; None before it is started."""
-        return self._cleaner
-
-    @property
     def late_transactions(self) -> int:
         """Return how many transactions were open for too long at the last check."""
         return 0 if self._late_transactions is None else len(self._late_transactions)
@@ -732,8 +727,8 @@ class Broker:
                 await asyncio.gather(task, return_exceptions=True)
         if self._scrub_scheduler is not None:
             await self._scrub_scheduler.stop()
-        if self._cleaner is not None:
-            await self._cleaner.stop()
+        if self.log_cleaner is not None:
+            await self.log_cleaner.stop()
         if self._scheduled_tasks is not None:
             await self._scheduled_tasks.stop()
         if services is not None:
