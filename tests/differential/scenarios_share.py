@@ -127,9 +127,8 @@ class Consumer:
 
     def note(self, label: str, answer: Answer) -> None:
         kept = ("error_code", "acknowledge_error_code", "acquired_records")
-        partitions = [
-            {key: partition[key] for key in kept} for topic in answer["responses"] for partition in topic["partitions"]
-        ]
+        topics = sorted(answer["responses"], key=lambda topic: topic["topic_id"] != self.topic_id)  # in no order
+        partitions = [{key: partition[key] for key in kept} for topic in topics for partition in topic["partitions"]]
         seen = {"error_code": answer["error_code"], "partitions": partitions}
         self.peer.note(label, "share_fetch", self.version, seen)
 

@@ -172,6 +172,7 @@ def versions(kafka_side: Side) -> dict[str, range]:
     return {
         NAMES_OF_APIS[int(key)]: range(max(api.min_version, theirs[key][0]), min(api.max_version, theirs[key][1]) + 1)
         for key, api in APIS.items()
+        if key in theirs  # it has those of clients' metrics only with a receiver of them
     }
 
 
