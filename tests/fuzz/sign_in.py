@@ -27,6 +27,7 @@ from typing import Any, Self
 
 from scramp import ScramClient
 
+from ottla.broker import config
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.sign_in import SignInDispatch
 from ottla.broker.sign_ins import SignIns
@@ -106,7 +107,8 @@ class SignInTarget:
             OAUTHBEARER: lambda: OAuthBearerExchange(validator),
         }
         listener = ListenerSasl(exchanges=exchanges, session_ms_max={PLAIN: 60_000}, failure_delay_s=0)
-        services = bare_services(cluster=SimpleNamespace(current=ClusterView()))
+        settings, _ = config.read(file=None, environment={}, options={})
+        services = bare_services(config=settings, cluster=SimpleNamespace(current=ClusterView()))
         services.sign_ins = SignIns({"SASL": listener}, services.clock)
         driver = RequestDriver(services, ByteBudget(1 << 30))
         self._dispatch = SignInDispatch(services.sign_ins, driver)

@@ -62,7 +62,7 @@ class Broker:
     def held(self) -> dict[str, Any]:
         """Return what the broker holds; nothing may have failed unexpectedly since the last call."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write("held\n")
         self._process.stdin.flush()
         answer = json.loads(self._line())
         assert not answer["error"], answer["error"]
