@@ -52,7 +52,7 @@ async def idle_members(p: Planted) -> None:
     await records(p, "narrow")
     first = await p.join("crowd", "narrow")
     second = asyncio.ensure_future(p.join("crowd", "narrow", client_id="second"))
-    await asyncio.sleep(0.1)
+    await asyncio.to_thread(p.k.wait_until, lambda: len(p.k.group("crowd").members()) == 2)
     again = await p.join("crowd", "narrow", member_id=first.member_id)
     other = await second
     owned = {first.member_id: write_assignment([TopicPartition("narrow", 0)]), other.member_id: write_assignment([])}
@@ -385,7 +385,8 @@ async def slow_request(p: Planted) -> None:
 async def connection_limit(p: Planted) -> None:
     host, _, port = p.k.bootstrap.rpartition(":")
     opened = [await asyncio.open_connection(host, int(port)) for _ in range(12)]
-    await asyncio.sleep(0.1)
+    ends = [asyncio.ensure_future(reader.read()) for reader, _ in opened]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for _, writer in opened:
         writer.close()
 
