@@ -21,8 +21,9 @@ from ottla.records.batch import DELETE_HORIZON
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory, cluster_id_of
 from tests.support.cleaning import Seen, batches_in, clean_once
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import until
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.real_kafka import RealKafka
 from tests.support.storage import StillClock
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]

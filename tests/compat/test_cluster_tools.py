@@ -20,7 +20,8 @@ from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.testing.cluster import TestCluster
 from tests.support.kafka_jars import CONFIG_COMMAND
-from tests.support.real_kafka import run_tool, tool_command
+from tests.support.kafka_tools import run_tool
+from tests.support.real_kafka import tool_command
 from tests.unit.broker.test_replicated_topic import in_sync, leader_of, read, send
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]

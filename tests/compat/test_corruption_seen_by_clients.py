@@ -15,8 +15,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from ottla.records.batch import split
+from tests.support.kafka_tools import run_tool
 from tests.support.ottla_process import OttlaProcess
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 PATIENCE_S = 30.0

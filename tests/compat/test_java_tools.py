@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Broker
 from tests.support.kafka_jars import CONFIG_COMMAND
-from tests.support.real_kafka import run_tool
+from tests.support.kafka_tools import run_tool
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 TOOLS = "org.apache.kafka.tools."
@@ -21,7 +21,7 @@ Tool = Callable[..., str]
 @pytest.fixture
 def tool(kafka_jars: Path) -> Tool:
     """Runs a tool of Kafka's by the name of its class."""
-    return lambda name, *arguments, stdin=None: run_tool(kafka_jars, TOOLS + name, *arguments, stdin=stdin)
+    return lambda name, *arguments, stdin="": run_tool(kafka_jars, TOOLS + name, *arguments, stdin=stdin)
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from ottla.records.batch import split
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory, cluster_id_of
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.kafka_tools import run_tool
+from tests.support.real_kafka import RealKafka
 from tests.support.storage import batch, everything, marker
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]

@@ -13,9 +13,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from ottla.cli.main import run as ottla
 from tests.support import traffic_of_all_kinds as traffic
+from tests.support.kafka_tools import run_tool
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.real_kafka import RealKafka
 from tests.support.traffic_of_all_kinds import COMPACTED, EARLIEST, Everything
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]

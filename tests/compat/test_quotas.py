@@ -11,7 +11,7 @@ from confluent_kafka import Producer, ThrottleEvent
 
 from tests.conftest import Broker
 from tests.support.kafka_jars import CONFIG_COMMAND
-from tests.support.real_kafka import run_tool
+from tests.support.kafka_tools import run_tool
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 ENTITIES = {

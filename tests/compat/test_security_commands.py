@@ -13,9 +13,10 @@ from ottla.core.clock import SystemClock
 from ottla.security.dev_certificates import ADMIN, CLIENT, LOCAL_HOSTS, make_certificates
 from tests.processes.cli_runner import Cli
 from tests.support.kafka_jars import CONFIG_COMMAND
+from tests.support.kafka_tools import run_tool
 from tests.support.ottla_process import ConfiguredOttla
 from tests.support.processes import free_port
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 ACLS = "org.apache.kafka.tools.AclCommand"

@@ -21,8 +21,8 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from tests.support.certificates import PASSWORD, Certificates
 from tests.support.kafka_jars import CONFIG_COMMAND
+from tests.support.kafka_tools import run_tool
 from tests.support.ottla_process import OttlaProcess
-from tests.support.real_kafka import run_tool
 
 pytestmark = pytest.mark.external
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import cli_forks
+
 TIMEOUT_S = 40
 
 
@@ -29,14 +31,7 @@ class Cli:
 
     def run(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end, which must be the exit code expected, and never a traceback."""
-        done = subprocess.run(
-            [*program(), *arguments],
-            input=stdin,
-            capture_output=True,
-            env=self.environment,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = cli_forks.run(arguments, stdin=stdin, environment=self.environment, timeout_s=TIMEOUT_S)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         assert done.returncode == code, f"{arguments} ended with {done.returncode}: {done.stderr.decode()}"
         return done

@@ -17,9 +17,9 @@ from tests.processes.cli_runner import Cli, program
 from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS
 from tests.support.kafka_jars import CONFIG_COMMAND
+from tests.support.kafka_tools import run_tool
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until
-from tests.support.real_kafka import run_tool
 from tests.support.wire_client import Answer, Wire
 
 SPENT_MAX_KB = 64 << 10

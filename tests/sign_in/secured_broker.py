@@ -15,9 +15,10 @@ from tests.sign_in.programs import SignIn
 from tests.support.certificates import Certificates
 from tests.support.jvm import SHORT_RUN
 from tests.support.kafka_jars import CONFIG_COMMAND
+from tests.support.kafka_tools import run_tool
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import free_port
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.real_kafka import RealKafka
 from tests.support.tokens import Issuer, rsa_key
 from tests.support.wire_client import Wire
 

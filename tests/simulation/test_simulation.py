@@ -13,6 +13,7 @@ from tests.simulation import planted_bugs
 from tests.simulation.scenario import Scenario, draw, smaller
 from tests.simulation.scripts import SCRIPTED_RUNS
 from tests.support import form
+from tests.support.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_BUGS = [planted_bugs.find(name) for name in ("1", "7")]
@@ -46,15 +47,17 @@ def test_one_broker_loses_nothing() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1, 121, 40))
 def test_three_brokers_lose_nothing(first: int) -> None:
-    output = simulate("--seeds", "40", "--from", str(first), "--twice", "3", timeout_s=800)
-    assert "43 runs" in output
+    seeds = min(examples(80), 40)
+    output = simulate("--seeds", str(seeds), "--from", str(first), "--twice", "3", timeout_s=800)
+    assert f"{seeds + 3} runs" in output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_allowed_by_rights_of_too_long_ago() -> None:
-    output = simulate("--secured", "--seeds", "20", "--twice", "2", timeout_s=500)
-    assert "22 runs" in output
+    seeds = min(examples(40), 20)
+    output = simulate("--secured", "--seeds", str(seeds), "--twice", "2", timeout_s=500)
+    assert f"{seeds + 2} runs" in output
 
 
 @pytest.mark.slow

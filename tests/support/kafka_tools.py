@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import subprocess
+import tempfile
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from tests.support.jvm import java
@@ -40,9 +43,43 @@ class KafkaTools:
         assert code, f"the JVM ended with {tool} {' '.join(arguments)}"
         return Ended(int(code), base64.b64decode(output).decode())
 
+    def kill(self) -> None:
+        """Kill the JVM, whatever it does."""
+        assert self._process.stdin is not None
+        self._process.kill()
+        self._process.stdin.close()
+        self._process.wait()
+        close_output(self._process)
+
     def close(self) -> None:
         """End the JVM."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
         close_output(self._process)
+
+
+_running: dict[Path, KafkaTools] = {}
+"""A JVM for each directory of jars, until this process ends."""
+_one_at_a_time = Lock()
+
+
+def run_tool(jars: Path, tool: str, *arguments: str, stdin: str = "") -> str:
+    """Run a main class of the jars as its script would; its output. Raises AssertionError with it on failure."""
+    with _one_at_a_time:
+        tools = _running.pop(jars, None) or _started(jars)
+        try:
+            ended = tools.run(tool, *arguments, stdin=stdin)
+        except BaseException:
+            tools.kill()  # it may be in the middle of a command
+            raise
+        _running[jars] = tools
+    assert ended.code == 0, f"{tool} {' '.join(arguments)} exited {ended.code}:\n{ended.output}"
+    return ended.output
+
+
+def _started(jars: Path) -> KafkaTools:
+    with tempfile.NamedTemporaryFile(prefix="kafka-tools-") as log:
+        tools = KafkaTools(jars, Path(log.name))
+    atexit.register(tools.kill)
+    return tools

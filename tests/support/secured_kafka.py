@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from tests.support.kafka_jars import CONFIG_COMMAND
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import free_port
-from tests.support.real_kafka import RealKafka, run_tool
+from tests.support.real_kafka import RealKafka
 
 USER, PASSWORD = "alice", 'pass"word, with = and é'
 _JAAS = "org.apache.kafka.common.security.{kind}Module required {users};"

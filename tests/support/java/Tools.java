@@ -6,8 +6,10 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.List;
 import org.apache.kafka.common.utils.internals.Exit;
 
 /**
@@ -26,6 +28,9 @@ public final class Tools {
 
     private static Integer code;
 
+    /** What the tool wants to have done when the JVM ends: some send or print only then. */
+    private static final List<Runnable> atEnd = new ArrayList<>();
+
     private static void end(int given) {
         code = code == null ? given : code;
         throw new Ended();
@@ -38,9 +43,11 @@ public final class Tools {
         } catch (InvocationTargetException thrown) {
             if (!(thrown.getCause() instanceof Ended)) {
                 thrown.getCause().printStackTrace();
-                return 1;
+                code = 1;
             }
         }
+        atEnd.forEach(Runnable::run);
+        atEnd.clear();
         return code == null ? 0 : code;
     }
 
@@ -51,6 +58,7 @@ public final class Tools {
     public static void main(String[] unused) throws Exception {
         Exit.setExitProcedure((given, message) -> end(given));
         Exit.setHaltProcedure((given, message) -> end(given));
+        Exit.setShutdownHookAdder((name, hook) -> atEnd.add(hook));
         InputStream commands = System.in;
         PrintStream answers = System.out;
         BufferedReader lines = new BufferedReader(new InputStreamReader(commands, StandardCharsets.UTF_8));
