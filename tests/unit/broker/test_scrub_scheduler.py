@@ -14,7 +14,7 @@ from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
 from ottla.storage.small_files import PARTITION_METADATA
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.testing.sim_disk import SimDisk, SimFile
-from ottla.testing.sim_loop import SimClock
+from ottla.testing.sim_loop import SimClock, SimLoop
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
 
 LOG = ROOT / str(TP) / "00000000000000000000.log"
@@ -119,3 +119,16 @@ async def test_with_a_rate_of_zero_no_pass_begins() -> None:
     await asyncio.sleep(300)
     await scrubbing.stop()
     assert not disk.exists(ROOT / REPORT_FILE)
+
+
+@pytest.mark.simulated_time
+async def test_a_scheduler_that_is_turned_off_leaves_the_loop_idle() -> None:
+    disk = SimDisk()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    config = ScrubberConfig(bytes_per_second=0, interval_ms=1000)
+    scrubbing = ScrubScheduler([filled(disk)], files=disk, config=lambda: config, clock=SimClock(loop))
+    before = loop.turns
+    await asyncio.sleep(3600)
+    assert loop.turns - before < 3600
+    await scrubbing.stop()

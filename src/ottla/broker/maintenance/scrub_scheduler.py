@@ -47,11 +47,13 @@ class ScrubScheduler:
     async def _run(self) -> None:
         begun = self._clock.monotonic() + _FIRST_AFTER_SECONDS - self._config().interval_ms / 1000
         while True:
+            if not self._config().bytes_per_second:
+                await asyncio.sleep(_IDLE_SECONDS)
+                continue
             wait = begun + self._config().interval_ms / 1000 - self._clock.monotonic()
-            if wait > 0 or not self._config().bytes_per_second:
+            if wait > 0:
                 await asyncio.sleep(min(max(wait, 0.1), _IDLE_SECONDS))
-                if self._config().bytes_per_second:
-                    await self._each(self._scrub_new)
+                await self._each(self._scrub_new)
                 continue
             begun = self._clock.monotonic()
             await self._each(self.one_pass)
