@@ -20,7 +20,7 @@ from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, Change, CommittedOff
 from ottla.internal_topics.record_fields import RecordFieldReader
 from ottla.internal_topics.topic_log import KeyValue
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.primitives import read_uuid, string_writer, write_uuid, write_uvarint
+from ottla.wire.primitives import read_uuid, string_writer, write_uuid
 
 OFFSET_KEY_VERSION = 1
 OFFSET_VALUE_VERSION, EXPIRING_OFFSET_VALUE_VERSION = 4, 1
@@ -31,6 +31,10 @@ _FLEXIBLE_VALUE = 4
 _TAG_TOPIC_ID = 0
 _UUID_BYTES = 16
 _TOPIC_ID_TAG = bytes((1, _TAG_TOPIC_ID, _UUID_BYTES))  # one tagged field, its number and its size
+_NO_TAGS = b"\x00"
+_OFFSET_KEY_HEAD = OFFSET_KEY_VERSION.to_bytes(2, "big")
+_write_string = string_writer(flexible=False, nullable=False)
+_write_compact_string = string_writer(flexible=True, nullable=False)
 
 _OFFSET_AND_EPOCH, _TIME = struct.Struct(">qi"), struct.Struct(">q")
 _FIXED_BYTES = 15  # version, offset, leader epoch, and one byte for the length of the metadata
@@ -150,10 +154,9 @@ def _end_of_group(key: bytes) -> int:
 
 def offset_key(group_id: str, partition: TopicPartition) -> bytes:
     """Encode an OffsetCommitKey."""
-    out = bytearray(OFFSET_KEY_VERSION.to_bytes(2, "big"))
-    write_string = string_writer(flexible=False, nullable=False)
-    write_string(out, group_id)
-    write_string(out, partition.topic)
+    out = bytearray(_OFFSET_KEY_HEAD)
+    _write_string(out, group_id)
+    _write_string(out, partition.topic)
     out += partition.partition.to_bytes(4, "big")
     return bytes(out)
 
@@ -162,18 +165,19 @@ def offset_value(committed: CommittedOffset) -> bytes:
     """Encode an OffsetCommitValue; one with its own expiry as version 1, the only one with that field."""
     expires = committed.expires_wall_ms != NEVER_MS
     version = EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION
-    out = bytearray(struct.pack(">hq", version, committed.offset))
-    if not expires:
-        out += struct.pack(">i", committed.leader_epoch)
-    string_writer(flexible=not expires, nullable=False)(out, committed.metadata)
+    if expires:
+        out = bytearray(struct.pack(">hq", version, committed.offset))
+        _write_string(out, committed.metadata)
+    else:
+        out = bytearray(struct.pack(">hqi", version, committed.offset, committed.leader_epoch))
+        _write_compact_string(out, committed.metadata)
     out += struct.pack(">q", committed.committed_wall_ms)
     if expires:
         out += struct.pack(">q", committed.expires_wall_ms)
     elif committed.topic_id == NO_TOPIC_ID:
-        write_uvarint(out, 0)  # no tagged fields
+        out += _NO_TAGS
     else:
-        for number in (1, _TAG_TOPIC_ID, _UUID_BYTES):
-            write_uvarint(out, number)
+        out += _TOPIC_ID_TAG
         write_uuid(out, committed.topic_id)
     return bytes(out)
 

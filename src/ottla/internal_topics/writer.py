@@ -102,7 +102,9 @@ class PartitionWriter:
         if self.is_full:
             asyncio.get_running_loop().call_soon(done, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
-        size_bytes = sum(len(key) + len(value or b"") for key, value in records)
+        size_bytes = 0
+        for key, value in records:
+            size_bytes += len(key) + (len(value) if value else 0)
         self._waiting.append(_Write(records, done, size_bytes, producer))
         self._waiting_bytes += size_bytes + WRITE_BYTES
         self._queued += 1

@@ -80,7 +80,8 @@ def build_batch(
         timestamp_ms = record.timestamp_ms
         if count == 0:
             base_timestamp = timestamp_ms
-        max_timestamp = max(max_timestamp, timestamp_ms)
+        if timestamp_ms > max_timestamp:
+            max_timestamp = timestamp_ms
         _append_record(body, record, delta=last_delta, delta_ms=timestamp_ms - base_timestamp)
         count += 1
     if last_offset is not None:
@@ -100,7 +101,7 @@ def build_batch(
         MAGIC,
         0,
         attributes,
-        max(last_delta, 0),
+        last_delta if last_delta > 0 else 0,
         base_timestamp,
         max_timestamp,
         producer_id,

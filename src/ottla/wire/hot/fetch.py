@@ -488,10 +488,11 @@ def write_fetch_response(
     write_length(out, len(topics), flexible)
     for topic in topics:
         out += topic.topic_id if version >= FIRST_WITH_TOPIC_IDS else string_bytes(topic.topic, flexible)
-        if flexible and len(topic.partitions) < 0x7F:  # one byte, as almost always
-            out.append(len(topic.partitions) + 1)
+        count = len(topic.partitions)
+        if flexible and count < 0x7F:  # one byte, as almost always
+            out.append(count + 1)
         else:
-            write_length(out, len(topic.partitions), flexible)
+            write_length(out, count, flexible)
         for partition in topic.partitions:
             length, records = _write_head(out, partition, version, flexible), partition.records
             if records is not None and length:
