@@ -471,7 +471,7 @@ class Broker:
                 services.controller, services.controller_channel, cluster, node_id=self._node_id
             )
             services.replicas.start_replication(services.nodes.connect_to, sender)
-        services.replicas.handle_strays()
+        await services.replicas.handle_strays()
         if not storage.is_complete and not services.replicas.is_any_lost:
             await forget_missing(storage, self._node_id)  # what they had is in the report of this broker
         await self._learn_secrets(storage.store, cluster)

@@ -75,22 +75,23 @@ def changed(
         leader=elected.leader,
         leader_epoch=epoch,
         replicas=assigned.replicas,
+        isr=isr,
+        partition_epoch=partition.partition_epoch + 1,
         adding=assigned.adding,
         removing=assigned.removing,
-        isr=isr,
+        is_recovering=is_recovering or elected.is_unclean,
         elr=elr,
         last_known_elr=_last_known_leader(partition, elected.leader),
-        is_recovering=is_recovering or elected.is_unclean,
         last_unclean_epoch=epoch if elected.is_unclean else partition.last_unclean_epoch,
     )
-    if new == partition:
+    if epoch == partition.leader_epoch and replace(new, partition_epoch=partition.partition_epoch) == partition:
         return None
     if not new.isr:
         raise EligibleLeadersNotAvailable(
             f"the state of partition {partition.index} names no replica that could be in sync"
         )
     assert new.leader == NO_LEADER or new.leader in new.isr, "the leader is in sync"
-    return replace(new, partition_epoch=partition.partition_epoch + 1)
+    return new
 
 
 def _assignment(partition: PartitionView, target: PartitionTarget) -> _Assignment:

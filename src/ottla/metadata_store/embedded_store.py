@@ -456,8 +456,12 @@ class EmbeddedMetadataStore:
         """Return a new watch. For `EmbeddedSession`."""
         watch = Watch()
         number = self._last_commit
-        watch.publish(
-            (NodeChange(number, path, node) for path, node in self.list_nodes(prefix).items()), is_complete=True
+        watch.publish_all(
+            {
+                path: NodeChange(number, path, self.nodes[path].node)
+                for path in sorted(self.nodes)  # parents first
+                if path != "/" and (prefix == "/" or is_within(path, prefix))
+            }
         )
         self._watches = {each: of for each, of in self._watches.items() if not each.is_over}
         self._watches[watch] = prefix

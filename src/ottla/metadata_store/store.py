@@ -164,6 +164,12 @@ class Watch:
         if self._has_news():
             self._wake()
 
+    def publish_all(self, nodes: dict[str, NodeChange]) -> None:
+        """Publish all nodes, by path, in place of what was added before: thousands in one turn of the loop."""
+        if not self._is_over:
+            self._changes, self._is_complete = nodes, True
+            self._wake()
+
     def end(self) -> None:
         """End the watch: the session is over, or the reader needs no more changes. What was not taken is dropped."""
         self._is_over = True

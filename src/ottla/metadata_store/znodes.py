@@ -194,10 +194,13 @@ def parse_config_path(path: str) -> tuple[str, str] | None:
 # ---- Values
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def _text(value: Mapping[str, Any], unknown_keys: str = "") -> bytes:
     if unknown_keys:
         value = {**json.loads(unknown_keys), **value}
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _unknown_keys(parsed: Mapping[str, Any], known: frozenset[str]) -> str:

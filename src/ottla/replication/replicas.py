@@ -43,6 +43,7 @@ from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replica_inspection import ReplicaInspection
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.truncations import Truncations
+from ottla.replication.unknown_logs import report_unknown_logs
 from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, gone_topic, is_small, partitions_to_apply
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
@@ -355,12 +356,13 @@ class Replicas:
             views = partitions_to_apply(old.topics.get(name), topic, indexes)
             config = self._config_of(topic) if is_new else topic_config(self.defaults, topic.config)
             for view in views:
-                count = len(self.partitions)
+                count, created = len(self.partitions), len(self._created)
                 self._apply(topic, view, config, is_new=is_new)
                 is_same = len(self.partitions) == count
                 if not is_same and len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
                     garbage_collection.exclude_present_objects()
-                if self._slices.spend(APPLY_WORK if is_same else PARTITION_WORK):
+                is_found = not is_new and len(self._created) == created  # its log was loaded by the start
+                if self._slices.spend(APPLY_WORK if is_same or is_found else PARTITION_WORK):
                     yield
         if self._lost:
             why = (
@@ -389,6 +391,8 @@ class Replicas:
 
     def reconfigure(self, defaults: LogConfig) -> None:
         """Apply the broker's changed defaults to every log."""
+        if defaults == self.defaults:
+            return
         self.defaults = defaults
         for topic in self._view.topics.values():
             config = self._config_of(topic)
@@ -572,16 +576,19 @@ class Replicas:
         if not self._deletions.run():
             self._try_later()
 
-    def handle_strays(self) -> None:
+    async def handle_strays(self) -> None:
         """Delete the logs of deleted topics and of partitions that other brokers got while this one was down.
 
         The deletion of the topics must have begun. Logs of unknown topics are reported and kept. Call once, after the
         first snapshot.
         """
-        served = {id(partition.log) for partition in self.partitions.values()}
+        unserved: list[tuple[LogDirectory, PartitionLog]] = []
+        async for directory, partition_log in self._slices.each(list(self.directories.logs())):
+            if not self._is_served(partition_log):
+                unserved.append((directory, partition_log))
         unknown: list[tuple[LogDirectory, PurePath]] = []
-        for directory, partition_log in list(self.directories.logs()):
-            if id(partition_log) in served or directory.health.failure is not None:
+        for directory, partition_log in unserved:
+            if self._is_served(partition_log) or directory.health.failure is not None:
                 continue
             if partition_log.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(partition_log):
                 self._deletions.add(directory, partition_log)
@@ -598,26 +605,11 @@ class Replicas:
             directory.forget_lost(
                 {topic_partition for topic_partition in directory.lost_logs if topic_partition not in self._offline}
             )
-        try:
-            unknown += [
-                (log_directory, path)
-                for log_directory in self.directories.online
-                for path in log_directory.stray_directories()
-            ]
-            sizes = [(path, directory.bytes_below(path)) for directory, path in unknown]
-        except OSError as error:
-            log.warning("the directories of unknown topics cannot be listed: %s", error)
-            return
-        if sizes:
-            listed = ", ".join(f"{path} ({size} bytes)" for path, size in sizes[:_NAMED_MAX])
-            log.warning(
-                "directories of topics that this cluster does not know are kept: %d with %d bytes, %s%s. "
-                "Stop the broker and run `ottla log remove-unknown` to list and remove them",
-                len(sizes),
-                sum(size for _, size in sizes),
-                listed,
-                ", ..." if len(sizes) > _NAMED_MAX else "",
-            )
+        await report_unknown_logs(unknown, self.directories.online)
+
+    def _is_served(self, found: PartitionLog) -> bool:
+        partition = self.partitions.get(found.topic_partition)
+        return partition is not None and partition.log is found
 
     def _is_assigned_to_others(self, found: PartitionLog) -> bool:
         """Return whether a log's partition exists, and a reassignment took this broker's replica away."""

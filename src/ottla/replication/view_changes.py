@@ -11,7 +11,9 @@ PARTITION_WORK = SLICE_WORK
 """A replica that is created or deleted is a slice of work: it makes, syncs or renames files."""
 
 APPLY_WORK = PARTITION_WORK // 10
-"""Work of the next state of a replica that is there: a broker has thousands of them to apply when leaders move."""
+"""Work of the next state of a replica that is there, or of the first one of a log that a start has loaded.
+
+A broker has thousands of them to apply when leaders move, and when it starts."""
 
 AT_ONCE_MAX = 10
 """A change of more partitions is applied in slices."""

@@ -408,7 +408,7 @@ async def test_a_log_whose_copy_was_lost_with_its_disk_is_kept_and_not_created_a
     for _ in range(2):
         async with harness.running() as broker:
             assert broker.offline() == {"web-0"}
-            broker.replicas.handle_strays()
+            await broker.replicas.handle_strays()
     (name,) = (name for name in harness.disk.names_in(A) if name.endswith("-replaced"))
     harness.disk.rename(A / name, A / "web-0")  # as the error message says
     await harness.assert_all_acked_is_there()
@@ -429,7 +429,7 @@ async def test_a_log_that_was_created_again_meanwhile_counts(*, has_name: bool) 
     async with harness.running() as broker:
         assert broker.offline() == set()
         assert broker.replicas.partition(WEB).log.end_offset == 0
-        broker.replicas.handle_strays()
+        await broker.replicas.handle_strays()
     harness.paths = (A, B)
     if has_name:
         with pytest.raises(DuplicateLog):  # it may have been written after the replacement: it is unknown which counts

@@ -125,7 +125,7 @@ async def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_delete
     opened = open_directories(disk)
     found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
     found.follow(ClusterView(), view)
-    found.handle_strays()
+    await found.handle_strays()
     assert any(log.topic_id == ID for _, log in opened.logs()) is is_kept
 
 
