@@ -11,6 +11,7 @@ from ottla.core.files import File, FileSystem
 CALLS = {  # what a method of the port asks of the system; `size` and `descriptor` ask nothing
     "append": "write",
     "write_at": "write",
+    "read": "read",
     "read_at": "read",
     "truncate": "truncate",
     "sync": "sync",

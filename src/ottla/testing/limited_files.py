@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from ottla.core.errors import SyncFailed
-from ottla.core.files import Buffer, File, SystemFiles
+from ottla.core.files import Buffer, File, FileAccess, SystemFiles, read_file
 
 
 class LimitedFiles:
@@ -45,6 +45,10 @@ class LimitedFiles:
         """End the refusals of operations of these kinds, or all."""
         for kind in kinds or tuple(self._refusing):
             self._refusing.pop(kind, None)
+
+    def read(self, path: str) -> bytes:
+        """Read a small file."""
+        return read_file(cast("FileAccess", self), PurePath(path))
 
     def begin(self, kind: str, path: PurePath) -> None:
         """Raise the OSError that a test has planned for all operations of a kind."""

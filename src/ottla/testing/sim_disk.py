@@ -30,7 +30,7 @@ from enum import Enum
 from pathlib import PurePath
 
 from ottla.core.errors import SyncFailed
-from ottla.core.files import Buffer
+from ottla.core.files import Buffer, read_file
 from ottla.core.open_files import OpenFileCache
 from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode, RevertibleDirectory, RevertibleInode
 
@@ -203,6 +203,10 @@ class SimDisk:
             node = (RevertibleInode if self._is_revertible else Inode)(modified=self.tick())
             parent.change({path.name: node})
         return SimFile(self, node, path)
+
+    def read(self, path: str) -> bytes:
+        """Read a file."""
+        return read_file(self, PurePath(path))
 
     def exists(self, path: PurePath) -> bool:
         """Return whether a file or directory of this name exists."""

@@ -116,22 +116,9 @@ async def test_no_file_of_a_log_is_used_on_the_loop_while_the_logs_are_loaded(tm
     assert threading.get_ident() not in set.union(*used.values())
 
 
-class MeetingFiles(AroundFiles):
-    """Has the listing of a log's directory wait until another log's is listed in another thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meeting = threading.Barrier(2)
-
-    def names_in(self, directory: PurePath) -> list[str]:
-        if directory.name.startswith("many-"):
-            self.meeting.wait(PATIENCE_S)  # raises BrokenBarrierError if no other comes
-        return self.files.names_in(directory)
-
-
-async def test_logs_are_loaded_in_parallel(tmp_path: Path) -> None:
+async def test_all_logs_are_loaded_however_many_threads_load_them(tmp_path: Path) -> None:
     directory_of(tmp_path, LOGS)
-    storage = await opened(tmp_path, MeetingFiles())
+    storage = await opened(tmp_path, AroundFiles())
     assert sorted(log.topic_partition.partition for _, log in storage.directories.logs()) == list(range(LOGS))
     await close(storage)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.core import files
-from ottla.core.files import SystemFile
+from ottla.core.files import SystemFile, SystemFiles
 
 
 def test_an_open_file_notices_that_its_name_was_removed(tmp_path: Path) -> None:
@@ -75,3 +75,15 @@ def test_without_fdatasync_the_cache_of_the_drive_is_written_too(
     with pytest.raises(OSError, match="error") if refusal == errno.EIO else contextlib.nullcontext():
         files._sync_fully(7)
     assert (commands, synced) == ([51], [7] * fsyncs)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 100_000])
+def test_a_small_file_is_read_whole_and_a_larger_one_too(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "file").write_bytes(data)
+    assert SystemFiles().read(str(tmp_path / "file")) == data
+
+
+def test_a_missing_file_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SystemFiles().read(str(tmp_path / "file"))

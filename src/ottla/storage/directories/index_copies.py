@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 from ottla.storage.log.partition_log import PartitionLog
 
@@ -38,4 +38,4 @@ class IndexCopies:
 
 
 def _names(log: PartitionLog) -> list[str]:
-    return [f"{log.directory.name}/{log.active.path(suffix).name}" for suffix in INDEX_SUFFIXES]
+    return [f"{log.directory.name}/{offset_name(log.active.base_offset, suffix)}" for suffix in INDEX_SUFFIXES]

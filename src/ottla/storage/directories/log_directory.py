@@ -18,7 +18,6 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Self
 
@@ -42,7 +41,7 @@ from ottla.storage.directory_names import future_directory_name, is_stray
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.failed_sync import FailedSyncMark, Rewriter
 from ottla.storage.loading.found_log import FoundLog
-from ottla.storage.loading.load_job import LoadJob, run_jobs
+from ottla.storage.loading.load_job import Loaders, LoadJob
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import create_empty_log
 from ottla.storage.log.faulty_ranges import accept_lost_start, note_fault
@@ -64,10 +63,6 @@ NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX = 20, 1 << 30
 
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
-
-_LOADERS = 2
-"""Threads that load logs: one computes while the other waits for the disk. More only contend for the interpreter: with
-16 a start with 10,000 partitions took twice as long."""
 
 
 class DirectoryInUse(Exception):
@@ -189,10 +184,11 @@ class LogDirectory:
             self._removal.remove_directory(deleted)
         progress = LoadingProgress(self._clock, self.path, len(scan.logs))
         recovered: list[PartitionLog] = []
+        loaders = Loaders(self._threads)
         for jobs in self._loads(scan.logs, previous, overrides, progress):
             flushes = self._begin_recovered(recovered)
-            loaders = [partial(run_jobs, jobs[first::_LOADERS]) for first in range(_LOADERS)]
-            self._run([(flush.log, flush.job) for flush in flushes if flush.job is not None], loaders)
+            begun = [(flush.log, flush.job) for flush in flushes if flush.job is not None]
+            self._run(begun, loaders.split(jobs))
             self._complete_recovered(flushes)
             for job in jobs:
                 self._adopt_loaded(job, previous, rewriter)

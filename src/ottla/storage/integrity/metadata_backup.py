@@ -57,6 +57,13 @@ class CheckedText(NamedTuple):
     was_restored: bool = False  # the file is corrupt, this is the copy
 
 
+class CheckedCache(NamedTuple):
+    """The content of a file that can be rebuilt, if it is there, and whether it is certainly corrupt."""
+
+    content: bytes | None
+    is_corrupt: bool
+
+
 class MetadataBackup:
     """The entries of `ottla-copies` of a log directory. Names are relative to it: `web-0/leader-epoch-checkpoint`."""
 
@@ -96,12 +103,12 @@ class MetadataBackup:
         self, name: str, *, must_exist: bool = True, can_parse: Callable[[str], bool] | None = None
     ) -> CheckedText:
         """Read a small text file, or its copy if it is corrupt. Unless it `must_exist` a missing one stays missing."""
-        path, copy = self._root / name, self.entries.get(name)
-        data = self._data(path)
+        data, copy = self._data(name), self.entries.get(name)
         if copy is None or copy.text is None or (data is None and not must_exist):
             return CheckedText(_decoded(data), is_certain=False)
         if data is not None and copy.fits(data):
             return CheckedText(copy.text, is_certain=True)
+        path = self._root / name
         if data is not None and self._files.modified_ns(path) != copy.modified_ns:
             text = _decoded(data)
             if can_parse is None or (text is not None and can_parse(text)):
@@ -119,20 +126,23 @@ class MetadataBackup:
 
     def is_corrupt(self, name: str) -> bool:
         """Return whether a file that can be rebuilt is certainly corrupt."""
-        copy = self.entries.get(name)
-        if copy is None:
-            return False
+        return name in self.entries and self.cache(name).is_corrupt
+
+    def cache(self, name: str) -> CheckedCache:
+        """Read a file that can be rebuilt."""
+        data, copy = self._data(name), self.entries.get(name)
+        if copy is None or (data is not None and copy.fits(data)):
+            return CheckedCache(data, is_corrupt=False)
         path = self._root / name
-        data = self._data(path)
-        if data is not None and (copy.fits(data) or self._files.modified_ns(path) != copy.modified_ns):
-            return False
+        if data is not None and self._files.modified_ns(path) != copy.modified_ns:
+            return CheckedCache(data, is_corrupt=False)
         what = "it is missing" if data is None else "it does not match its checksum"
         self._report(Corruption(path, what, CACHE_ADVICE, 0, 0 if data is None else len(data)))
-        return True
+        return CheckedCache(data, is_corrupt=True)
 
-    def _data(self, path: PurePath) -> bytes | None:
+    def _data(self, name: str) -> bytes | None:
         try:
-            return read_file(self._files, path)
+            return self._files.read(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
 

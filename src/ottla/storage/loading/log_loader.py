@@ -270,11 +270,16 @@ def _after_clean_shutdown(
 
     The second value is from where on it is to be replayed, if at all.
     """
-    base_offset, now_ms = segments[-1].base_offset, location.clock.wall_ms()
-    is_distrusted = any(location.is_corrupt(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    last, now_ms = segments[-1], location.clock.wall_ms()
+    base_offset = last.base_offset
+    offsets, times = location.index(base_offset, INDEX_SUFFIX), location.index(base_offset, TIME_INDEX_SUFFIX)
+    is_distrusted = offsets.is_corrupt or times.is_corrupt
+    if not is_distrusted:
+        last.hold_indexes(offsets.content, times.content)
     end_offset = load_after_clean_shutdown(
         segments, end, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
     )
+    last.hold_indexes(None, None)
     if end_offset is None or not location.is_corrupt(base_offset, TXN_INDEX_SUFFIX):
         return end_offset, None
     return end_offset, base_offset  # the replay rebuilds that index

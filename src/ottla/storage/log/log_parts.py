@@ -11,7 +11,7 @@ from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.file_names import offset_name
-from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
+from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedCache, CheckedText, MetadataBackup, backup_of
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.segment import Segment
 from ottla.storage.small_files import text_or_none
@@ -58,8 +58,16 @@ class LogLocation(NamedTuple):
 
     def is_corrupt(self, base_offset: int, suffix: str) -> bool:
         """Return whether an index is certainly not what a clean stop left."""
-        name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
-        return self.backup is not None and self.backup.is_corrupt(name)
+        return self.backup is not None and self.backup.is_corrupt(self._index_name(base_offset, suffix))
+
+    def index(self, base_offset: int, suffix: str) -> CheckedCache:
+        """Read an index, and compare it with what a clean stop left."""
+        if self.backup is None:
+            return CheckedCache(None, is_corrupt=False)
+        return self.backup.cache(self._index_name(base_offset, suffix))
+
+    def _index_name(self, base_offset: int, suffix: str) -> str:
+        return f"{self.directory.name}/{offset_name(base_offset, suffix)}"
 
 
 class LoadedState(NamedTuple):

@@ -461,8 +461,8 @@ class Segment(SegmentFile):
 
     def start_rebuild(self) -> None:
         """Empty both indexes and reset the greatest times; the caller then adds every batch."""
-        self.offset_index.replace([])
-        self.time_index.replace([])
+        self.offset_index.clear()
+        self.time_index.clear()
         self._offsets_checked = self._times_checked = True
         self.bytes_since_index = 0
         self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None
@@ -473,6 +473,11 @@ class Segment(SegmentFile):
         self.bytes_since_index = bytes_since_index
         if not is_empty:
             self.first_timestamp()
+
+    def hold_indexes(self, offsets: bytes | None, times: bytes | None) -> None:
+        """Take what the files of the indexes have, so that they are not read again; or None, to release it."""
+        self.offset_index.file.hold(offsets)
+        self.time_index.file.hold(times)
 
     def resume_writing(self) -> int | None:
         """Resume a cleanly closed segment; returns its end offset, or None if it does not end cleanly.

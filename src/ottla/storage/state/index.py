@@ -42,7 +42,17 @@ _WRITE_BYTES: Final = 6144  # unwritten entries are handed to the system in piec
 class EntryFile:
     """An append-only file of fixed-size entries whose last ones are still in memory."""
 
-    __slots__ = ("_base_offset", "_directory", "_disk_bytes", "_files", "_suffix", "_unwritten", "entry_bytes")
+    __slots__ = (
+        "_base_offset",
+        "_directory",
+        "_disk_bytes",
+        "_files",
+        "_held",
+        "_is_stale",
+        "_suffix",
+        "_unwritten",
+        "entry_bytes",
+    )
 
     def __init__(self, files: FileAccess, directory: PurePath, base_offset: int, suffix: str, entry_bytes: int) -> None:
         self._files = files
@@ -50,6 +60,8 @@ class EntryFile:
         self.entry_bytes = entry_bytes
         self._unwritten = b""  # at most a page of it
         self._disk_bytes = -1  # not asked yet
+        self._is_stale = False  # the file has entries that count no more, until those in memory replace them
+        self._held: bytes | None = None  # the content of the file, while a start uses it
 
     @property
     def path(self) -> PurePath:
@@ -59,11 +71,17 @@ class EntryFile:
     @property
     def is_written(self) -> bool:
         """Whether no entry waits in memory."""
-        return not self._unwritten
+        return not self._unwritten and not self._is_stale
 
     def moved(self, directory: PurePath) -> None:
         """Note the new path of a renamed directory."""
         self._directory = directory
+
+    def hold(self, content: bytes | None) -> None:
+        """Take the content of the file, which was just read and is not read again; or None, to release it."""
+        self._held = content
+        if content is not None and self._disk_bytes < 0:
+            self._disk_bytes = len(content) - len(content) % self.entry_bytes
 
     def append(self, entry: bytes) -> None:
         """Add one entry; it reaches the file with the next `write_out`, or with a page of others."""
@@ -80,11 +98,16 @@ class EntryFile:
         """Hand the waiting entries to the system."""
         if self.is_written:
             return
+        self._held = None
         file = self._files.open(self.path, create=True)
         try:
             start = self._whole_bytes(file)
-            file.write_at(start, self._unwritten)
-            self._disk_bytes = start + len(self._unwritten)
+            end = start + len(self._unwritten)
+            if self._unwritten:
+                file.write_at(start, self._unwritten)
+            if self._is_stale and file.size() > end:
+                file.truncate(end)
+            self._disk_bytes, self._is_stale = end, False
         finally:
             file.close()
         self._unwritten = b""
@@ -93,6 +116,8 @@ class EntryFile:
         """Read every entry. A missing file is an empty one."""
         if not self._disk_bytes:
             return self._unwritten
+        if self._held is not None:
+            return self._held[: self._disk_bytes] + self._unwritten
         try:
             file = self._files.open(self.path)
         except FileNotFoundError:
@@ -106,6 +131,10 @@ class EntryFile:
         """Return the last entry, or None if there is none."""
         if self._unwritten:
             return self._unwritten[-self.entry_bytes :]
+        if not self._disk_bytes:
+            return None
+        if self._held is not None:
+            return self._held[self._disk_bytes - self.entry_bytes : self._disk_bytes]
         try:
             file = self._files.open(self.path)
         except FileNotFoundError:
@@ -123,6 +152,10 @@ class EntryFile:
 
     def whole_on_disk(self) -> bool:
         """Return whether the file is there and a whole number of entries long."""
+        if self._is_stale:
+            return True
+        if self._held is not None:
+            return len(self._held) % self.entry_bytes == 0
         try:
             return self._files.size_of(self.path) % self.entry_bytes == 0
         except FileNotFoundError:
@@ -130,6 +163,8 @@ class EntryFile:
 
     def is_empty_on_disk(self) -> bool:
         """Return whether the file is there and empty."""
+        if self._held is not None:
+            return not self._held
         try:
             return self._files.size_of(self.path) == 0
         except FileNotFoundError:
@@ -138,17 +173,30 @@ class EntryFile:
     def replace_all(self, entries: bytes | bytearray) -> None:
         """Put `entries` in place of everything."""
         self._unwritten = b""
-        if not entries and self.is_empty_on_disk():  # as in most of thousands of partitions
+        if not entries and not self._is_stale and self.is_empty_on_disk():  # as in most of thousands of partitions
             self._disk_bytes = 0
             return
+        self._held = None
         file = self._files.open(self.path, create=True)
         try:
             file.truncate(0)
             if entries:
                 file.append(entries)
-            self._disk_bytes = len(entries)
+            self._disk_bytes, self._is_stale = len(entries), False
         finally:
             file.close()
+
+    def clear(self) -> None:
+        """Drop all entries; the file keeps them until others are written in their place.
+
+        To cut the file first takes a file system as long as a sync: most indexes that a recovery makes are as long as
+        those that it finds.
+        """
+        if self._is_stale or (self._disk_bytes < 0 and self._is_there()) or self._disk_bytes > 0:
+            self._unwritten, self._held = b"", None
+            self._disk_bytes, self._is_stale = 0, True
+        else:
+            self.replace_all(b"")
 
     def sync(self) -> None:
         """Make what was written durable. Called from the flush thread: touches the file only."""
@@ -160,6 +208,13 @@ class EntryFile:
             file.sync()
         finally:
             file.close()
+
+    def _is_there(self) -> bool:
+        """Return whether the file is there and not empty."""
+        try:
+            return self._files.size_of(self.path) > 0
+        except FileNotFoundError:
+            return False
 
     def _whole_bytes(self, file: File) -> int:
         """Return the file's length without a torn last entry, and without space that another broker preallocated."""
@@ -242,8 +297,14 @@ class OffsetIndex:
             return True
         return _grows(offsets) and _grows(self._positions) and offsets[0] >= 0 and 0 <= self._positions[-1] < log_bytes
 
+    def clear(self) -> None:
+        """Drop all entries: a recovery adds others."""
+        self.release()
+        self.file.clear()
+        self.count = 0
+
     def replace(self, entries: list[OffsetEntry]) -> None:
-        """Put these entries in place of all (recovery, truncation)."""
+        """Put these entries in place of all (truncation)."""
         self.release()
         packed = b"".join(_OFFSET_ENTRY.pack(offset - self._base_offset, at) for offset, at in entries)
         self.file.replace_all(packed)
@@ -342,6 +403,12 @@ class TimeIndex:
             return True
         in_range = self._offsets[0] >= 0 and self._offsets[-1] + self._base_offset < end_offset
         return _grows(timestamps) and _grows(self._offsets) and in_range
+
+    def clear(self) -> None:
+        """Drop all entries: a recovery adds others."""
+        self.release()
+        self.file.clear()
+        self.count, self._last_timestamp = 0, -1
 
     def replace(self, entries: list[TimeEntry]) -> None:
         """Put these entries in place of all."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from ottla.core.checksums import crc32c
-from ottla.core.files import FileSystem, read_file
+from ottla.core.files import FileSystem
 from ottla.core.ids import NO_OFFSET
 from ottla.records.batch import NO_SEQUENCE, SEQUENCE_MAX
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, offset_name
@@ -142,7 +142,7 @@ class ProducerSnapshots:
 
     def _read(self, offset: int) -> bytes:
         try:
-            return read_file(self._files, self.path(offset))
+            return self._files.read(f"{self._directory}/{offset_name(offset, SNAPSHOT_SUFFIX)}")
         except FileNotFoundError:
             return b""
 
