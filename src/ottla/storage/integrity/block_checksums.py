@@ -114,7 +114,10 @@ def parse(data: bytes) -> BlockChecksums | None:
         if sys.byteorder == "big":
             blocks.byteswap()
         size_bytes, modified_ns = fields["log"]
-        indexes = {str(suffix): BackedUpFile(*copy) for suffix, copy in fields["indexes"].items()}
+        indexes = {
+            str(suffix): BackedUpFile(int(written_ns), int(size), int(crc))
+            for suffix, (written_ns, size, crc, _) in fields["indexes"].items()
+        }
         return BlockChecksums(size_bytes, modified_ns, blocks, indexes)
     except (ValueError, KeyError, TypeError):
         return None

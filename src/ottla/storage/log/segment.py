@@ -495,18 +495,15 @@ class Segment(SegmentFile):
         if newest is None:
             return None
         tail = self._tail(entry)
-        since = sum(batch.header.size_bytes for batch in tail)
-        first = read_header(self.file, 0, self.size_bytes)
-        if not tail or first is None or max(batch.header.max_timestamp for batch in tail) > newest.timestamp:
+        if not tail:
             return None
-        checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first lookup
-        try:
-            if self._batch_of(newest) is None:
-                return None
-        except CorruptMessage:
+        first = read_header(self.file, 0, self.size_bytes) if tail[0].position else tail[0].header
+        since, greatest = 0, NO_TIMESTAMP
+        for batch in tail:
+            since += batch.header.size_bytes
+            greatest = max(greatest, batch.header.max_timestamp)
+        if first is None or greatest > newest.timestamp or not self._is_of_batch(newest, tail):
             return None
-        finally:
-            self._offsets_checked = checked
         self.release_indexes()
         self.max_timestamp, self.max_timestamp_offset = newest
         self.roll_timestamp = first.max_timestamp
@@ -514,6 +511,21 @@ class Segment(SegmentFile):
         self.offset_index.restore_count(self.offset_index.file.entries_on_disk())
         self.time_index.restore_count(self.time_index.file.entries_on_disk())
         return tail[-1].header.last_offset + 1
+
+    def _is_of_batch(self, newest: TimeEntry, tail: list[BatchLocation]) -> bool:
+        """Return whether a time entry was written for one of the last batches, which are verified, or one before."""
+        if newest.offset >= tail[0].header.base_offset:
+            return any(
+                batch.header.last_offset == newest.offset and batch.header.max_timestamp == newest.timestamp
+                for batch in tail
+            )
+        checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first lookup
+        try:
+            return self._batch_of(newest) is not None
+        except CorruptMessage:
+            return False
+        finally:
+            self._offsets_checked = checked
 
     def _tail(self, entry: OffsetEntry | None) -> list[BatchLocation]:
         """Return the batches from the last index entry to the end of the file; none if any of them is invalid."""
