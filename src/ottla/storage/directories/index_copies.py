@@ -6,7 +6,7 @@ A log that has not changed since the start is not read at the stop: what was not
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
@@ -34,7 +34,8 @@ class IndexCopies:
     def of(self, log: PartitionLog) -> dict[str, BackedUpFile]:
         """Return the copies of a log that has not changed since, by the names of the files; empty if none were."""
         packed, names = self._packed.get(log.directory.name, b""), _names(log)
-        return {names[at]: BackedUpFile(*copy) for at, *copy in _COPY.iter_unpack(packed)}
+        copies: Iterator[tuple[int, int, int, int]] = _COPY.iter_unpack(packed)
+        return {names[at]: BackedUpFile(modified_ns, size, crc) for at, modified_ns, size, crc in copies}
 
 
 def _names(log: PartitionLog) -> list[str]:

@@ -272,7 +272,7 @@ def _after_clean_shutdown(
     """
     last, now_ms = segments[-1], location.clock.wall_ms()
     base_offset = last.base_offset
-    offsets, times = location.index(base_offset, INDEX_SUFFIX), location.index(base_offset, TIME_INDEX_SUFFIX)
+    offsets, times = (location.checked_index(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
     is_distrusted = offsets.is_corrupt or times.is_corrupt
     if not is_distrusted:
         last.hold_indexes(offsets.content, times.content)

@@ -60,7 +60,7 @@ class LogLocation(NamedTuple):
         """Return whether an index is certainly not what a clean stop left."""
         return self.backup is not None and self.backup.is_corrupt(self._index_name(base_offset, suffix))
 
-    def index(self, base_offset: int, suffix: str) -> CheckedCache:
+    def checked_index(self, base_offset: int, suffix: str) -> CheckedCache:
         """Read an index, and compare it with what a clean stop left."""
         if self.backup is None:
             return CheckedCache(None, is_corrupt=False)
