@@ -152,6 +152,8 @@ def declared() -> Mapping[str, tuple[str, str, Setting]]:
 
 def declaration_of(key: str) -> tuple[str, str, Setting] | None:
     """Return the section, the field and the declaration of a setting, also of one listener's; None if it is unknown."""
+    if (declaration := declared().get(key)) is not None:
+        return declaration
     listener, name = split_listener_key(key)
     mechanism, own_name = split_mechanism_key(name)
     declaration = declared().get(own_name)
@@ -368,6 +370,8 @@ def _problems_of_listeners(given: Mapping[str, SettingText]) -> list[SettingProb
     """Return what is wrong with the settings that are for one listener."""
     problems: list[SettingProblem] = []
     for key, value in given.items():
+        if key in declared():
+            continue
         listener, name = split_listener_key(key)
         mechanism, name = split_mechanism_key(name)
         declaration = declared().get(name) if listener or mechanism else None

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import Enum, IntEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
@@ -209,6 +210,12 @@ def settings_of(section: type[Any]) -> Mapping[str, Setting]:
     return found
 
 
+@cache
+def _fields_by_key(section: type[Any]) -> Mapping[str, str]:
+    """Return the fields of a section by the names and synonyms of their settings."""
+    return {key: name for name, spec in settings_of(section).items() for key in (spec.key, *spec.synonyms)}
+
+
 def default_of(section: type[Any], field_name: str) -> Any:
     """Return the default value of a setting."""
     found = next(f.default for f in fields(section) if f.name == field_name)
@@ -223,7 +230,12 @@ def load(section: type[T], given: Mapping[str, SettingText], *, listener: str = 
     """
     values: dict[str, Any] = {}
     problems: list[SettingProblem] = []
-    for name, spec in settings_of(section).items():
+    settings = settings_of(section)
+    if not listener and not mechanism:  # few of all are given
+        fields_by_key = _fields_by_key(section)
+        named = {fields_by_key[key] for key in given if key in fields_by_key}
+        settings = {name: spec for name, spec in settings.items() if name in named} if named else {}
+    for name, spec in settings.items():
         names = (spec.key, *spec.synonyms)
         keys = [(key, key) for key in names]
         if mechanism and spec.per_mechanism:
@@ -387,6 +399,8 @@ def from_environment(
     >>> from_environment({"OTTLA_LISTENER_NAME_A_1_SSL_KEY": "k"}, (), ("key", "ssl.key"))
     {'listener.name.a_1.ssl.key': SettingText(text='k', origin='environment variable OTTLA_LISTENER_NAME_A_1_SSL_KEY')}
     """
+    if not any(name.startswith(_PREFIX) for name in environment):
+        return {}
     by_variable = {_variable(key): key for key in known}
     found = {}
     for name, text in environment.items():
@@ -398,8 +412,11 @@ def from_environment(
     return found
 
 
+_PREFIX: Final = "OTTLA_"
+
+
 def _variable(key: str) -> str:
-    return "OTTLA_" + key.upper().replace(".", "_").replace("-", "_")
+    return _PREFIX + key.upper().replace(".", "_").replace("-", "_")
 
 
 _LISTENER_VARIABLE: Final = _variable(LISTENER_PREFIX)

@@ -165,10 +165,10 @@ class TestCluster:
         """End the session of a broker, as the store does if it hears nothing of it."""
         await self._by_id[node_id].expire_session()
 
-    async def close(self) -> None:
-        """Stop all brokers that run, the controller last."""
+    async def close(self, *, discards_files: bool = False) -> None:
+        """Stop all brokers that run, the controller last; or kill them, if nothing reads their files again."""
         for node_id in sorted(self.brokers, key=lambda node: self.services(node).controller.is_active):
-            await self.stop(node_id)
+            await (self.kill(node_id, session_expires=False) if discards_files else self.stop(node_id))
         for machine in self._by_id.values():
             machine.close()
 

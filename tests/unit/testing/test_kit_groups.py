@@ -57,6 +57,31 @@ def test_lag_is_what_a_group_has_not_committed(protocol: str) -> None:
         assert k.groups() == ["g"]
 
 
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_group_begins_where_a_test_has_committed(brokers: int) -> None:
+    with kafka(topics={"orders": 2}, brokers=brokers) as k:
+        k.produce_many("orders", ["a", "b", "c"])
+        k.group("g").commit({("orders", 0): 2, ("orders", 1): 0})
+        assert k.group("g").offsets() == {("orders", 0): 2, ("orders", 1): 0}
+        assert (k.group("g").state, k.group("g").lag()) == ("Empty", 1)
+        with _consumer(k) as consumer:
+            consumer.subscribe(["orders"])
+            assert _read(consumer, 1) == [b"c"]
+            with pytest.raises(ValueError, match="group 'g' has members"):
+                k.group("g").commit({("orders", 0): 0})
+        k.group("g").commit({("orders", 0): 1})
+        assert k.group("g").offsets()["orders", 0] == 1
+
+
+def test_an_offset_is_committed_only_of_a_partition_that_exists() -> None:
+    with kafka(topics=["orders"]) as k:
+        with pytest.raises(KeyError, match="there is no topic 'order'; there are: orders|did you mean 'orders'"):
+            k.group("g").commit({("order", 0): 0})
+        with pytest.raises(KeyError, match="has no partition 1"):
+            k.group("g").commit({("orders", 1): 0})
+        assert k.groups() == []
+
+
 def test_no_group_appears_by_reading() -> None:
     with kafka(topics=["orders"]) as k:
         k.produce("orders", "a")

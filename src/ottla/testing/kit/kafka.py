@@ -111,13 +111,21 @@ class Kafka:
             return
         try:
             if thread.is_usable:
-                thread.call(self._heal_all())  # a broker that stops would wait for what waits
-                thread.call(_close(cluster, store))
+                thread.call(self._close(cluster, store))
         finally:
             thread.stop()
             self._stage.history = None  # brokers are cycles of objects, which must not keep what this object still has
             if self._log is not None:
                 self._log.end()
+
+    async def _close(self, cluster: TestCluster | None, store: StoreOnDisk | None) -> None:
+        await self._heal_all()  # a broker that stops would wait for what waits
+        try:
+            if cluster is not None:
+                await cluster.close(discards_files=self._data is None)
+        finally:
+            if store is not None:
+                await store.close()
 
     def reset(self) -> None:
         """Begin again with the topics of the start, and nothing else; the addresses stay. Only for files in memory."""
@@ -446,15 +454,6 @@ class Kafka:
     def now_ms(self) -> int:
         """Return the brokers' time of day, in milliseconds since 1970: the system's, and what `advance` has added."""
         return self._running.clock.wall_ms()
-
-
-async def _close(cluster: TestCluster | None, store: StoreOnDisk | None) -> None:
-    try:
-        if cluster is not None:
-            await cluster.close()
-    finally:
-        if store is not None:
-            await store.close()
 
 
 def kafka(

@@ -46,6 +46,8 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self._context.run(self.loop.run_until_complete, _end_all())
+        self.loop.close()
 
     @property
     def is_usable(self) -> bool:
@@ -80,10 +82,8 @@ class LoopThread:
         self.at_exit = None
         if not self.is_usable:
             return
-        self.call(_end_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
 
     def close_in_child(self) -> None:
         """Give up in a forked process what belongs to the brokers of its parent.

@@ -24,6 +24,7 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_partitions.share_partition import SharePartition
 from ottla.testing.cluster import TestCluster
+from ottla.testing.kit.assertions.committing import commit
 from ottla.testing.kit.assertions.group_values import Delivery, GroupDescription, Member, PartitionLag
 from ottla.testing.kit.assertions.lookups import UnknownGroup, leader_of, shards_of, topic_of, unknown, view_of
 from ottla.testing.kit.assertions.topics import Call
@@ -78,6 +79,17 @@ class Group:
         """
         what = ", ".join(repr(name) for name in (topic, partition) if name is not None)
         return self._described(f"lag({what})", lambda group: _lag_of(group, topic, partition))
+
+    def commit(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit offsets by (topic, partition), of a group that has no members: it goes on there, or begins.
+
+        Raises UnknownTopic, and ValueError if it has members.
+        """
+
+        async def write(cluster: TestCluster) -> None:
+            await commit(cluster, self.group_id, offsets)
+
+        self._call(write)
 
     def deliveries(self) -> tuple[Delivery, ...]:
         """Return the records that a share group has in flight, with their states and delivery counts."""
