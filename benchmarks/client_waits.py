@@ -82,4 +82,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         read_one(*sys.argv[1:])
     else:
-        print(measure(5))
+        sys.stdout.write(f"{measure(5)}\n")

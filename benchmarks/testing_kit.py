@@ -285,10 +285,10 @@ def main() -> None:
         found = measure(asked.count, running, progress.counter("run", asked.count, of="tests"))
     lines = [
         f"Measured {today()} on {machine()}. A fresh broker or topic for each test, in turn.",
-        f"Of a read, librdkafka waits by itself, whatever the broker: {waits.connection:.0f} ms before it connects to the",
-        f"broker that it has learned of, and {waits.offset:.0f} ms before it asks where a partition begins for which",
+        f"Of a read, librdkafka waits by itself, whatever the broker: {waits.connection:.0f} ms before it connects to",
+        f"the broker that it has learned of, and {waits.offset:.0f} ms before it asks where a partition begins for which",
         f"nothing is committed; all responses of the broker take {waits.responses:.0f} ms (by the client's own log:",
-        "`benchmarks/client_waits.py`). [The advice](testing.md#speed) ends both waits. The mock waits for more members.",
+        "`benchmarks/client_waits.py`). [The advice](testing.md#speed) ends both. The mock waits for more members.",
         "",
         *table(found),
     ]

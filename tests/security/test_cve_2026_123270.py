@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
+import socket
 from typing import Any, get_type_hints
 
 import httpx
 import pytest
 
 from ottla.console.pages import PAGES
-from ottla.http.guard import Guard, GuardedApp
+from ottla.http.guard import Guard
+from ottla.http.guarded_app import GuardedApp
 from ottla.http.web import Receive, Scope, Send, json_response
 from ottla.testing import Kafka, kafka
 from ottla.testing.kit.control_api.operations import OPERATIONS, Control
-from ottla.testing.kit.control_api.server import application
+from ottla.testing.kit.control_api.server import serve_control_api
 from tests.support.console import browsing, options_for
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND")
-PORT = 9999
-URL = f"http://127.0.0.1:{PORT}"
+URL = "http://127.0.0.1:9999"
 
 
 class Application:
@@ -57,12 +59,20 @@ def brokers() -> Any:
 
 
 async def test_no_operation_of_the_control_api_runs_without_its_token(brokers: Kafka) -> None:
-    control = Control(brokers)
-    async with client(application(control, "s3", port=PORT)) as http:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, stop = listener.getsockname()[1], asyncio.Event()
+        serving = asyncio.create_task(serve_control_api(Control(brokers), listener, "s3", stop=stop))
+        await _try_each_operation(port)
+        stop.set()
+        await serving
+
+
+async def _try_each_operation(port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
         for each in OPERATIONS:
             path = each.path.replace("{", "").replace("}", "")
             assert (await http.request(each.method, path)).status_code == 401, each.path
-            forged = {"authorization": "Bearer s3", "host": f"evil.example:{PORT}"}
+            forged = {"authorization": "Bearer s3", "host": f"evil.example:{port}"}
             assert (await http.request(each.method, path, headers=forged)).status_code == 403, each.path
         assert (await http.get("/cluster", headers={"authorization": "Bearer s3"})).status_code == 200
 

@@ -334,9 +334,9 @@ def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
     with garbage_collection.paused():
         from ottla.testing.kit import memory_server
 
-    if given.control_port is not None and not memory_server.has_libraries():
+    if given.control_port is not None and not memory_server.has_library():
         raise usage_error(
-            "the control API needs more libraries", "pip install '.[testing]' in a clone, or 'FILE.whl[testing]'"
+            "the control API needs one more library", "pip install '.[testing]' in a clone, or 'FILE.whl[testing]'"
         )
     if given.while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated

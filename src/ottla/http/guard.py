@@ -5,10 +5,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from ottla.http.web import FORBIDDEN, UNAUTHORIZED, ASGIApp, Receive, Scope, Send, problem
+from ottla.http.problems import FORBIDDEN, UNAUTHORIZED
 
 _READING = {"GET", "HEAD", "OPTIONS"}
 
@@ -25,35 +25,21 @@ class Guard(NamedTuple):
     hosts: Collection[str] | None = None
     allows_addresses: bool = True
 
+    def refusal(self, method: str, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+        """Return the status and the reason of a refusal; None if a request passes.
 
-class GuardedApp:
-    """Lets requests pass that the guard allows. What may change something needs the token always."""
-
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
-        self._app, self._guard = app, guard
-        self._expected = f"Bearer {guard.token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve or refuse one request."""
-        if scope["type"] != "http":
-            return
-        headers = dict(scope.get("headers", ()))
-        guard = self._guard
+        What may change something needs the token always. The names of the headers are in small letters.
+        """
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if guard.hosts is not None and host not in guard.hosts and not (guard.allows_addresses and is_address(host)):
-            await problem(FORBIDDEN, "the Host header names another host than this listener")(scope, receive, send)
-            return
-        if guard.reading_needs_token or scope["method"] not in _READING:
-            if not guard.token:
-                detail = "nothing can be changed here without a token: set ottla.http.token"
-                await problem(FORBIDDEN, detail)(scope, receive, send)
-                return
-            if not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
-                response = problem(UNAUTHORIZED, "send the header Authorization: Bearer TOKEN")
-                response.headers["WWW-Authenticate"] = "Bearer"
-                await response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if self.hosts is not None and host not in self.hosts and not (self.allows_addresses and is_address(host)):
+            return FORBIDDEN, "the Host header names another host than this listener"
+        if not self.reading_needs_token and method in _READING:
+            return None
+        if not self.token:
+            return FORBIDDEN, "nothing can be changed here without a token: set ottla.http.token"
+        if not hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.token}".encode()):
+            return UNAUTHORIZED, "send the header Authorization: Bearer TOKEN"
+        return None
 
 
 def is_address(host: str) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ottla.http.address import HttpAddress
-from ottla.http.guard import Guard, GuardedApp, own_hosts
+from ottla.http.guard import Guard, own_hosts
+from ottla.http.guarded_app import GuardedApp
 from ottla.http.server import serve
 from ottla.http.web import ASGIApp, BaseRoute, HTTPException, Receive, Scope, Send, Starlette, refuse
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
@@ -14,18 +13,18 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_LARGE, INTERNAL, UNAVAILABLE = 400, 401, 403, 404, 413, 500, 503
-
-TITLES: Mapping[int, str] = {
-    BAD_REQUEST: "the request cannot be carried out",
-    UNAUTHORIZED: "the token is missing or wrong",
-    FORBIDDEN: "the request is refused",
-    NOT_FOUND: "there is no such thing",
-    405: "the path has another method",
-    TOO_LARGE: "the body is too large",
-    INTERNAL: "the operation failed",
-    UNAVAILABLE: "the broker cannot serve this now",
-}
+from ottla.http.problems import (
+    BAD_REQUEST,
+    FORBIDDEN,
+    INTERNAL,
+    NOT_FOUND,
+    PROBLEM_TYPE,
+    TITLES,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    problem_content,
+)
 
 
 def json_response(content: object, status: int = 200, media_type: str = "application/json") -> Response:
@@ -35,8 +34,7 @@ def json_response(content: object, status: int = 200, media_type: str = "applica
 
 def problem(status: int, detail: str) -> Response:
     """Return a refusal (RFC 9457)."""
-    content = {"title": TITLES.get(status, "the request is refused"), "status": status, "detail": detail}
-    return json_response(content, status, "application/problem+json")
+    return json_response(problem_content(status, detail), status, PROBLEM_TYPE)
 
 
 async def refuse(_: Request, error: Exception) -> Response:

@@ -133,6 +133,78 @@ def test_an_unknown_route_or_method_is_refused(api: Api) -> None:
     assert api.raw("GET", "/nothing").headers["content-type"] == "application/problem+json"
 
 
+# ---- HTTP
+
+
+def _sent(api: Api, raw: bytes, *, responses: int = 1) -> list[tuple[int, bytes]]:
+    """Send bytes, and return the statuses and bodies of so many responses."""
+    with socket.create_connection(("127.0.0.1", api.port), timeout=30) as connection:
+        connection.sendall(raw.replace(b"HOST", f"127.0.0.1:{api.port}".encode()))
+        found = []
+        for _ in range(responses):
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            found.append((response.status, response.read()))
+        return found
+
+
+HEAD = b"Host: HOST\r\nAuthorization: Bearer secret\r\n"
+
+
+def test_a_connection_serves_one_request_after_the_other(api: Api) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection.connect()
+    kept = connection.sock
+    for _ in range(3):
+        connection.request("GET", "/topics", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert json.load(connection.getresponse()) == {"names": ["orders"]}
+        assert connection.sock is kept
+    connection.close()
+
+
+def test_a_body_may_come_in_chunks(api: Api) -> None:
+    chunked = b"POST /advance HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    ((status, _),) = _sent(api, chunked + b'6\r\n{"ms":\r\n2\r\n 1\r\n1\r\n}\r\n0\r\n\r\n')
+    assert status == 200
+
+
+def test_a_client_that_asks_first_whether_it_may_send_its_body_is_told_so(api: Api) -> None:
+    raw = b"POST /advance HTTP/1.1\r\n" + HEAD + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", api.port), timeout=30) as connection:
+        connection.sendall(raw.replace(b"HOST", f"127.0.0.1:{api.port}".encode()))
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b'{"ms": 1}')
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"GET /topics HTTP/1.1\r\n\r\n",  # no host
+        b"GET /topics HTTP/1.1\r\n" + HEAD + b"Content-Length: x\r\n\r\n",
+        b"GET /topics HTTP/1.1\r\n" + b"x: y\r\n" * 20_000 + b"\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(api: Api, raw: bytes) -> None:
+    ((status, body),) = _sent(api, raw)
+    assert (status // 100, json.loads(body)["status"]) == (4, status)
+    assert api.get("/topics") == {"names": ["orders"]}
+
+
+def test_a_request_without_the_token_is_refused_before_its_body_comes(api: Api) -> None:
+    ((status, _),) = _sent(api, b"POST /produce HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1000\r\n\r\n")
+    assert status == 401
+
+
+def test_only_so_many_connections_are_served(api: Api) -> None:
+    held = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(101)]
+    answer = api.raw("GET", "/topics")
+    assert (answer.status, answer.body["detail"]) == (503, "there are 100 connections already")
+    for each in held:
+        each.close()
+
+
 # ---- Arguments
 
 
@@ -334,6 +406,15 @@ def test_groups_and_transactions_are_described(api: Api) -> None:
     assert api.post("/expire", group="g")["count"] == 1
     assert api.post("/fence", transactional_id="tx")["count"] == 1
     consumer.close()
+
+
+def test_a_group_begins_where_a_test_has_committed(api: Api) -> None:
+    offsets = [{"topic": "orders", "partition": 0, "offset": 0}]
+    state = api.post("/groups/a%2Fb%20c/commit", offsets=offsets)
+    assert state == api.get("/groups/a%2Fb%20c")
+    assert (state["group_id"], state["state"]) == ("a/b c", "Empty")
+    assert [(each["topic"], each["committed"]) for each in state["partitions"]] == [("orders", 0)]
+    assert "no partition 7" in api.refused("POST", "/groups/g/commit", 404, offsets=[{**offsets[0], "partition": 7}])
 
 
 def test_disks_fail_and_recover(api: Api) -> None:

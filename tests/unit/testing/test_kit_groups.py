@@ -75,7 +75,7 @@ def test_a_group_begins_where_a_test_has_committed(brokers: int) -> None:
 
 def test_an_offset_is_committed_only_of_a_partition_that_exists() -> None:
     with kafka(topics=["orders"]) as k:
-        with pytest.raises(KeyError, match="there is no topic 'order'; there are: orders|did you mean 'orders'"):
+        with pytest.raises(KeyError, match="did you mean 'orders'"):
             k.group("g").commit({("order", 0): 0})
         with pytest.raises(KeyError, match="has no partition 1"):
             k.group("g").commit({("orders", 1): 0})

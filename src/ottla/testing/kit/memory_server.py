@@ -32,7 +32,7 @@ OK, FAILED, WRONG_SETTINGS = 0, 1, 2
 TOKEN_VARIABLE = "OTTLA_CONTROL_TOKEN"  # noqa: S105 - the name of it
 _HOST = "127.0.0.1"
 _TOKEN_BYTES = 24
-_LIBRARIES = ("starlette", "uvicorn")
+_LIBRARY = "h11"
 _EXTRA = "ottla[testing]"
 
 
@@ -42,7 +42,7 @@ class MemoryOptions(NamedTuple):
     port: int  # of the first broker; 0: any
     brokers: int
     options: Mapping[str, str]  # settings of the brokers
-    control_port: int | None = None  # None: any free one, and no control API where its libraries are missing
+    control_port: int | None = None  # None: any free one, and no control API where its library is missing
     token: str | None = None  # None: a random one
     log_file: Path | None = None
     is_ready_json: bool = False
@@ -88,8 +88,8 @@ def _complain(problem: str) -> int:
 
 
 def _listen(given: MemoryOptions) -> socket.socket | None:
-    """Return the listening socket of the control API; None if its libraries are not installed. Raises OSError."""
-    if not has_libraries():
+    """Return the listening socket of the control API; None if its library is not installed. Raises OSError."""
+    if not has_library():
         return None
     listener = socket.socket()
     try:
@@ -102,9 +102,9 @@ def _listen(given: MemoryOptions) -> socket.socket | None:
     return listener
 
 
-def has_libraries() -> bool:
-    """Return whether the libraries of the control API are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in _LIBRARIES)
+def has_library() -> bool:
+    """Return whether the library of the control API is installed."""
+    return importlib.util.find_spec(_LIBRARY) is not None
 
 
 def _serve(

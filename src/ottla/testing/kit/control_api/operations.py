@@ -234,6 +234,15 @@ class NewRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """An offset to commit."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducedRecords:
     """The places of records that were produced, in the order of the request."""
 
@@ -639,6 +648,10 @@ def groups(control: Control) -> Names:
 @operation("GET", "/groups/{group}")
 def group(control: Control, *, group: str) -> GroupState:
     """Return a group: its members, offsets, lag, and what a share group has in flight."""
+    return _group_state(control, group)
+
+
+def _group_state(control: Control, group: str) -> GroupState:
     found = control.kit.group(group)
     described = found.describe()
     return GroupState(
@@ -650,6 +663,13 @@ def group(control: Control, *, group: str) -> GroupState:
         lag=described.lag if described.partitions else None,
         deliveries=list(found.deliveries()) if described.type == GroupType.SHARE else [],
     )
+
+
+@operation("POST", "/groups/{group}/commit")
+def commit(control: Control, *, group: str, offsets: list[Committed]) -> GroupState:
+    """Commit offsets of a group that has no members: it goes on there, or begins."""
+    control.kit.group(group).commit({(each.topic, each.partition): each.offset for each in offsets})
+    return _group_state(control, group)
 
 
 @operation("GET", "/transactions")

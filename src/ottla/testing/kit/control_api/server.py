@@ -10,30 +10,25 @@ import asyncio
 import inspect
 import json
 import logging
+import re
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 from ottla.core.errors import KafkaError
-from ottla.http.guard import Guard, GuardedApp
-from ottla.http.server import serve
-from ottla.http.web import (
+from ottla.http.guard import Guard
+from ottla.http.problems import (
     BAD_REQUEST,
     INTERNAL,
+    METHOD_NOT_ALLOWED,
     NOT_FOUND,
-    TOO_LARGE,
-    ASGIApp,
-    HTTPException,
-    Request,
-    Response,
-    Route,
-    Starlette,
-    json_response,
-    problem,
-    refuse,
+    PROBLEM_TYPE,
+    UNAUTHORIZED,
+    problem_content,
 )
 from ottla.testing.kit.assertions.lookups import NotFound
+from ottla.testing.kit.control_api.connections import Answer, Asked, Service, serve
 from ottla.testing.kit.control_api.openapi import document
 from ottla.testing.kit.control_api.operations import OPERATIONS, Control, Operation
 from ottla.testing.kit.control_api.values import WrongArgument, encode, read_arguments
@@ -41,72 +36,92 @@ from ottla.testing.kit.control_api.values import WrongArgument, encode, read_arg
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 16 << 20
+_DESCRIPTION = "/openapi.json"
 _THREADS = 32
 
 
 async def serve_control_api(control: Control, listener: socket.socket, token: str, *, stop: asyncio.Event) -> None:
     """Serve requests at a listening socket until `stop` is set."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
-    await serve(application(control, token, port=listener.getsockname()[1]), listener, stop=stop)
+    api = _Api(control, token, port=listener.getsockname()[1])
+    await serve(Service(api.admit, api.answer, _refuse, BODY_BYTES_MAX), listener, stop=stop)
 
 
-def application(control: Control, token: str, *, port: int) -> ASGIApp:
-    """Return the application that serves all operations to those who have the token."""
-    routes = [Route(each.path, _endpoint(control, each), methods=[each.method]) for each in OPERATIONS]
-    routes.append(Route("/openapi.json", _openapi, methods=["GET"]))
-    hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost")}
-    return GuardedApp(
-        Starlette(routes=routes, exception_handlers={HTTPException: refuse}),
-        Guard(token, hosts=hosts, allows_addresses=False),
-    )
+class _Route(NamedTuple):
+    path: re.Pattern[str]  # as it is encoded: a group id may have a slash
+    operation: Operation
 
 
-def _endpoint(control: Control, operation: Operation) -> Callable[[Request], Any]:
-    async def run(request: Request) -> Response:
+class _Api:
+    """All operations, for those who have the token."""
+
+    def __init__(self, control: Control, token: str, *, port: int) -> None:
+        self._control = control
+        hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost")}
+        self._guard = Guard(token, hosts=hosts, allows_addresses=False)
+        self._routes = [_Route(_pattern(each.path), each) for each in OPERATIONS]
+
+    def admit(self, asked: Asked) -> Answer | None:
+        """Refuse a request without the token, or for another host; None if it passes."""
+        refusal = self._guard.refusal(asked.method, asked.headers)
+        return None if refusal is None else _refuse(*refusal)
+
+    async def answer(self, asked: Asked, body: bytes) -> Answer:
+        """Run an operation."""
+        path, _, query = asked.target.decode("latin-1").partition("?")
+        if path == _DESCRIPTION and asked.method == "GET":
+            return _json(document())
+        found = [(each.operation, match) for each in self._routes if (match := each.path.fullmatch(path))]
+        if not found:
+            return _refuse(NOT_FOUND, "Not Found")
+        for operation, match in found:
+            if operation.method == asked.method:
+                in_path = {name: unquote(text) for name, text in match.groupdict().items()}
+                return await self._run(operation, in_path, query, body)
+        allowed = ", ".join(sorted(operation.method for operation, _ in found))
+        return _refuse(METHOD_NOT_ALLOWED, "Method Not Allowed")._replace(headers=(("allow", allowed),))
+
+    async def _run(self, operation: Operation, in_path: dict[str, str], query: str, body: bytes) -> Answer:
         try:
-            arguments = await _arguments(request, operation)
+            arguments = _arguments(operation, in_path, query, body)
             if inspect.iscoroutinefunction(operation.run):
-                result = await operation.run(control, **arguments)
+                result = await operation.run(self._control, **arguments)
             else:
-                result = await asyncio.to_thread(operation.run, control, **arguments)
+                result = await asyncio.to_thread(operation.run, self._control, **arguments)
         except NotFound as error:
-            return problem(NOT_FOUND, str(error))
+            return _refuse(NOT_FOUND, str(error))
         except KafkaError as error:
-            return problem(BAD_REQUEST, f"{error.code.name}: {error.message}")
+            return _refuse(BAD_REQUEST, f"{error.code.name}: {error.message}")
         except (ValueError, TypeError, RuntimeError, TimeoutError) as error:
-            return problem(BAD_REQUEST, str(error) or type(error).__name__)
-        except HTTPException:
-            raise
+            return _refuse(BAD_REQUEST, str(error) or type(error).__name__)
         except Exception as error:
             log.exception("%s %s failed", operation.method, operation.path)
-            return problem(INTERNAL, f"{type(error).__name__}; the log has more")
-        return json_response(encode(result))
-
-    return run
+            return _refuse(INTERNAL, f"{type(error).__name__}; the log has more")
+        return _json(encode(result))
 
 
-async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return the paths of an operation: `/topics/{topic}` is `/topics/([^/]+)`."""
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))
+
+
+def _arguments(operation: Operation, path: dict[str, str], query: str, body: bytes) -> dict[str, Any]:
     """Read the arguments of an operation from the path, and the query or the body. Raises WrongArgument."""
     names = operation.path_names
     in_path = [field for field in operation.arguments if field.name in names]
     others = [field for field in operation.arguments if field.name not in names]
-    arguments = read_arguments(in_path, request.path_params, is_text=True)
+    arguments = read_arguments(in_path, path, is_text=True)
     if operation.method == "POST":
-        arguments |= read_arguments(others, await _body(request))
+        arguments |= read_arguments(others, _object(body))
     else:
-        arguments |= read_arguments(others, dict(request.query_params), is_text=True)
+        arguments |= read_arguments(others, dict(parse_qsl(query, keep_blank_values=True)), is_text=True)
     for name, kind in operation.flattened:
         arguments[name] = kind(**{field: arguments.pop(field) for field in kind.__dataclass_fields__})
     return arguments
 
 
-async def _body(request: Request) -> object:
-    """Read a body of JSON; none is an empty object. Raises WrongArgument, or HTTPException if it is too large."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise HTTPException(TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes")
+def _object(body: bytes) -> object:
+    """Read a body of JSON; none is an empty object. Raises WrongArgument."""
     if not body:
         return {}
     try:
@@ -119,5 +134,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-async def _openapi(_: Request) -> Response:
-    return json_response(document())
+def _json(content: object) -> Answer:
+    return Answer(200, "application/json", json.dumps(content).encode())
+
+
+def _refuse(status: int, detail: str) -> Answer:
+    headers = (("www-authenticate", "Bearer"),) if status == UNAUTHORIZED else ()
+    return Answer(status, PROBLEM_TYPE, json.dumps(problem_content(status, detail)).encode(), headers)
