@@ -286,7 +286,7 @@ def main() -> None:
     lines = [
         f"Measured {today()} on {machine()}. A fresh broker or topic for each test, in turn.",
         f"Of a read, librdkafka waits by itself, whatever the broker: {waits.connection:.0f} ms before it connects to",
-        f"the broker that it has learned of, and {waits.offset:.0f} ms before it asks where a partition begins for which",
+        f"the broker that it has learned, and {waits.offset:.0f} ms before it asks where a partition begins of which",
         f"nothing is committed; all responses of the broker take {waits.responses:.0f} ms (by the client's own log:",
         "`benchmarks/client_waits.py`). [The advice](testing.md#speed) ends both. The mock waits for more members.",
         "",

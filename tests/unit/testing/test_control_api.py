@@ -470,7 +470,7 @@ def test_the_description_has_each_operation_with_its_arguments() -> None:
             schema = described["requestBody"]["content"]["application/json"]["schema"]
             named |= {name for name in schema["properties"] if not name.endswith("_base64")}
             assert schema["additionalProperties"] is False
-        assert named == {field.name for field in operation.arguments}
+        assert named == {field.name for field in operation.signature.arguments}
         assert described["summary"].endswith(".")
 
 

@@ -52,12 +52,15 @@ def _described(operation: Operation) -> dict[str, Any]:
         "operationId": operation.run.__name__,
         "summary": operation.summary,
         "responses": {
-            "200": {"description": "done", "content": {"application/json": {"schema": schema_of(operation.result)}}},
+            "200": {
+                "description": "done",
+                "content": {"application/json": {"schema": schema_of(operation.signature.result)}},
+            },
             "default": {"description": "refused", "content": _PROBLEM_CONTENT},
         },
     }
-    in_path = [field for field in operation.arguments if field.name in operation.path_names]
-    others = [field for field in operation.arguments if field.name not in operation.path_names]
+    in_path = [field for field in operation.signature.arguments if field.name in operation.path_names]
+    others = [field for field in operation.signature.arguments if field.name not in operation.path_names]
     parameters = [{"name": field.name, "in": "path", "required": True, "schema": schema_of(field)} for field in in_path]
     if operation.method == "POST":
         schema = object_schema(others, is_closed=True)

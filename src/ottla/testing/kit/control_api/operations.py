@@ -15,6 +15,7 @@ import threading
 import typing
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from ottla.core.ids import GroupType
@@ -42,15 +43,11 @@ Index = Annotated[int, "the number of a partition"]
 DiskOperation = Annotated[str, "open, create, read, write, truncate, sync, mkdir, rename or remove"]
 
 
-class Operation(NamedTuple):
-    """One operation: its route, its arguments, and the function that runs it."""
+class Operation:
+    """One operation: its route, and the function that runs it, whose signature is read when it is needed first."""
 
-    method: str
-    path: str
-    run: Callable[..., Any]
-    arguments: tuple[Field, ...]
-    flattened: tuple[tuple[str, type[Any]], ...]  # parameters that stand for their fields
-    result: Field
+    def __init__(self, method: str, path: str, run: Callable[..., Any]) -> None:
+        self.method, self.path, self.run = method, path, run
 
     @property
     def summary(self) -> str:
@@ -61,6 +58,31 @@ class Operation(NamedTuple):
     def path_names(self) -> tuple[str, ...]:
         """Return the names of the arguments that the path has."""
         return tuple(_PATH_NAME.findall(self.path))
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Return the arguments and the result."""
+        hints = typing.get_type_hints(self.run, include_extras=True)
+        arguments: list[Field] = []
+        flattened: list[tuple[str, type[Any]]] = []
+        for parameter in list(inspect.signature(self.run).parameters.values())[1:]:
+            hint = hints[parameter.name]
+            if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+                flattened.append((parameter.name, hint))
+                arguments += fields_of(hint)
+            elif parameter.default is inspect.Parameter.empty:
+                arguments.append(field_of(parameter.name, hint))
+            else:
+                arguments.append(field_of(parameter.name, hint, parameter.default))
+        return Signature(tuple(arguments), tuple(flattened), field_of("", hints["return"]))
+
+
+class Signature(NamedTuple):
+    """What an operation takes and returns."""
+
+    arguments: tuple[Field, ...]
+    flattened: tuple[tuple[str, type[Any]], ...]  # parameters that stand for their fields
+    result: Field
 
 
 class FaultLimit(ValueError):
@@ -128,20 +150,7 @@ def operation(method: str, path: str) -> Callable[[F], F]:
     """Add a function to the table."""
 
     def add(function: F) -> F:
-        hints = typing.get_type_hints(function, include_extras=True)
-        arguments: list[Field] = []
-        flattened: list[tuple[str, type[Any]]] = []
-        for parameter in list(inspect.signature(function).parameters.values())[1:]:
-            hint = hints[parameter.name]
-            if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
-                flattened.append((parameter.name, hint))
-                arguments += fields_of(hint)
-            elif parameter.default is inspect.Parameter.empty:
-                arguments.append(field_of(parameter.name, hint))
-            else:
-                arguments.append(field_of(parameter.name, hint, parameter.default))
-        result = field_of("", hints["return"])
-        OPERATIONS.append(Operation(method, path, function, tuple(arguments), tuple(flattened), result))
+        OPERATIONS.append(Operation(method, path, function))
         return function
 
     return add

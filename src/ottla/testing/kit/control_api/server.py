@@ -108,14 +108,14 @@ def _pattern(path: str) -> re.Pattern[str]:
 def _arguments(operation: Operation, path: dict[str, str], query: str, body: bytes) -> dict[str, Any]:
     """Read the arguments of an operation from the path, and the query or the body. Raises WrongArgument."""
     names = operation.path_names
-    in_path = [field for field in operation.arguments if field.name in names]
-    others = [field for field in operation.arguments if field.name not in names]
+    in_path = [field for field in operation.signature.arguments if field.name in names]
+    others = [field for field in operation.signature.arguments if field.name not in names]
     arguments = read_arguments(in_path, path, is_text=True)
     if operation.method == "POST":
         arguments |= read_arguments(others, _object(body))
     else:
         arguments |= read_arguments(others, dict(parse_qsl(query, keep_blank_values=True)), is_text=True)
-    for name, kind in operation.flattened:
+    for name, kind in operation.signature.flattened:
         arguments[name] = kind(**{field: arguments.pop(field) for field in kind.__dataclass_fields__})
     return arguments
 
