@@ -187,12 +187,13 @@ class RealMachine(Machine):
         broker, self.broker, self.state = self.broker, None, "down"
         assert broker is not None
         incarnation = self._incarnation
+        _close_sockets(broker)
+        await asyncio.sleep(0)  # the first step of requests that have come: one without it is reported as never awaited
         incarnation.is_over = True
         incarnation.tasks |= _fetchers(broker)
         _cancel_timers(incarnation)
         for task in tuple(incarnation.tasks):
             task.cancel()
-        _close_sockets(broker)
         if incarnation.tasks:
             await asyncio.wait(tuple(incarnation.tasks), timeout=_END_SECONDS)
         _close_outgoing(broker)

@@ -144,6 +144,8 @@ class SimDisk:
 
     def erase(self) -> None:
         """Forget all files: brokers are cycles of objects, which keep a disk until they are collected."""
+        for inode in self._root.inodes():
+            inode.erase()
         self._root = self._directory_type()
         self._used_bytes = 0
 

@@ -87,6 +87,11 @@ class Inode:
         self.durable = bytes(settled)
         self._begin_again()
 
+    def erase(self) -> None:
+        """Forget the content, of which open files may have the last reference."""
+        self.data = bytearray()
+        self.sync()
+
     def forget(self, *, drops: bool = False) -> None:
         """Mark the dirty pages clean without making them durable, as Linux does after a failed sync.
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import socket
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -277,3 +280,32 @@ async def test_a_task_that_is_cancelled_while_brokers_start_leaves_none() -> Non
     with pytest.raises(asyncio.CancelledError):
         await using
     assert _threads_of_brokers() == threads
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_requests_that_come_during_a_stop_are_not_reported_by_python(killed: bool) -> None:
+    request = bytes.fromhex("0000000f 000a 0001 00000001 0001 63 0001 67 00")  # FindCoordinator v1 of group g
+
+    def send_all(connections: list[socket.socket]) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                for connection in connections:
+                    connection.sendall(request * 3)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with kafka() as k:
+            host, _, port = k.bootstrap.rpartition(":")
+            connections = [socket.create_connection((host, int(port))) for _ in range(10)]
+            connections[0].sendall(request)
+            assert connections[0].recv(1000)
+            sender = threading.Thread(target=send_all, args=[connections])
+            sender.start()
+            k.wait_until(lambda: len(k.requests("FindCoordinator")) > 30)
+            if killed:
+                k.down(killed=True)
+        sender.join()
+        for connection in connections:
+            connection.close()
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
