@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -19,6 +20,8 @@ COUNT = int(os.environ.get("OTTLA_KIT_BROKERS", "40"))
 WARM_UP = 15
 OBJECTS_MAX = 2_000
 """Fewer than those of one broker: of caches that have a limit, and of clients."""
+BLOCKS_MAX = 10_000
+"""The same of all memory that Python has taken: bytes, texts and numbers too."""
 
 
 class Held(NamedTuple):
@@ -28,6 +31,7 @@ class Held(NamedTuple):
     descriptors: int
     handlers: int
     objects: int
+    blocks: int
 
     @classmethod
     def now(cls) -> Held:
@@ -38,6 +42,7 @@ class Held(NamedTuple):
             len(list(Path("/proc/self/fd").iterdir())),
             len(logging.getLogger("ottla").handlers),
             len(gc.get_objects()),
+            sys.getallocatedblocks(),
         )
 
 
@@ -67,6 +72,7 @@ def test_many_brokers_leave_no_thread_descriptor_handler_or_object(tmp_path: Pat
     after = Held.now()
     assert after[:3] == before[:3]
     assert after.objects - before.objects < OBJECTS_MAX
+    assert after.blocks - before.blocks < BLOCKS_MAX
 
 
 def test_records_in_memory_are_gone_with_their_brokers_before_the_garbage_collector_runs() -> None:
