@@ -125,6 +125,7 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
 
 def test_wrong_settings_and_taken_ports_are_one_line(server: Server) -> None:
     assert "log.segment.bytes" in _refused("--memory", "-p", "0", "-o", "log.segment.bytes=x")
+    assert "listeners: use port=" in _refused("--memory", "-p", "0", "-o", "listeners=PLAINTEXT://127.0.0.1:0")
     port = server.ready["bootstrap"].rpartition(":")[2]
     done = subprocess.run(
         [OTTLA, "server", "--memory", "-p", port], capture_output=True, text=True, timeout=30, check=False

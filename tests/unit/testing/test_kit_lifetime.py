@@ -282,6 +282,21 @@ async def test_a_task_that_is_cancelled_while_brokers_start_leaves_none() -> Non
     assert _threads_of_brokers() == threads
 
 
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("listeners", "port="),
+        ("node.id", "brokers="),
+        ("broker.id", "brokers="),
+        ("log.dirs", "data="),
+        ("log.dir", "data="),
+    ],
+)
+def test_a_setting_that_the_kit_decides_is_refused_with_what_to_use_instead(option: str, instead: str) -> None:
+    with pytest.raises(ValueError, match=f"options have {option}: use {instead}"):
+        kafka(options={option: "1"})
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_requests_that_come_during_a_stop_are_not_reported_by_python(killed: bool) -> None:
     request = bytes.fromhex("0000000f 000a 0001 00000001 0001 63 0001 67 00")  # FindCoordinator v1 of group g

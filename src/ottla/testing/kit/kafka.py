@@ -27,7 +27,7 @@ from ottla.testing.kit.faults.requests import Answering, Delaying, Failing, Losi
 from ottla.testing.kit.faults.stage import FaultStage
 from ottla.testing.kit.log import CapturedLog
 from ottla.testing.kit.loop import LoopClock
-from ottla.testing.kit.options import options_of
+from ottla.testing.kit.options import check_options, options_of
 from ottla.testing.kit.thread import LoopThread
 from ottla.testing.real_machine import RealMachines
 
@@ -54,6 +54,7 @@ class Kafka:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there has to be at least one")
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        check_options(options)
         if data is not None:
             check_layout(data, brokers)
         self._brokers, self._options, self._data = brokers, options, data

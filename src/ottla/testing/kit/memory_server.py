@@ -64,7 +64,11 @@ def run(given: MemoryOptions, *, print_line: Callable[[str], None] = print) -> i
         listener = _listen(given)
     except OSError as error:
         return _complain(f"the control API cannot listen on port {given.control_port}: {error.strerror or error}")
-    brokers = kafka(brokers=given.brokers, options=given.options, port=given.port)
+    try:
+        brokers = kafka(brokers=given.brokers, options=given.options, port=given.port)
+    except ValueError as error:
+        _complain(str(error))
+        return WRONG_SETTINGS
     try:
         with garbage_collection.paused():
             brokers.start()

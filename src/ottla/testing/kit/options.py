@@ -22,6 +22,20 @@ _OPTIONS: Mapping[str, str] = {
     "log.segment.delete.delay.ms": "0",
 }
 
+_OF_THE_KIT: Mapping[str, str] = {
+    "listeners": "port=",
+    "node.id": "brokers=, whose ids begin with 1",
+    "broker.id": "brokers=, whose ids begin with 1",
+    "log.dirs": "data=",
+    "log.dir": "data=",
+}
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Raise ValueError for a setting that the kit decides by itself."""
+    for key in options.keys() & _OF_THE_KIT.keys():
+        raise ValueError(f"options have {key}: use {_OF_THE_KIT[key]} instead")
+
 
 def options_of(brokers: int) -> dict[str, str]:
     """Return the settings of each of so many brokers. Internal topics have a replica on each, three at most."""
