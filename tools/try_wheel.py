@@ -27,12 +27,22 @@ WAYS = {
 BASE_MB_MAX = 25
 COMPILED, PLAIN = "(compiled, ", "(plain "
 """What `ottla --version` says of the form."""
+STATED = {PLAIN: r"^\| none \|.*\| (\d+) \|$", COMPILED: r"compiled it is (\d+) MB"}
+"""Where docs/installation.md says how large the base installation is."""
 
 
 def run(*command: str, **variables: str) -> str:
     """Run a command and return its output; its errors are shown."""
     print("$", " ".join(command), flush=True)
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=os.environ | variables).stdout
+
+
+def stated_mb(form: str) -> int:
+    """Return how large the base installation is according to docs/installation.md."""
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    found = re.search(STATED[form], page, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 def missing(wheel: Path) -> list[str]:
@@ -61,6 +71,9 @@ class Trial:
         size = self._size_mb(base)
         if size >= BASE_MB_MAX:
             raise SystemExit(f"{self._wheel.name} installs {size:.1f} MB; less than {BASE_MB_MAX} are allowed")
+        stated = stated_mb(self._form)
+        if abs(size - stated) >= 1:
+            raise SystemExit(f"{self._wheel.name} installs {size:.1f} MB; docs/installation.md says {stated}")
         whole = self._installed(self._words("wheel")[-1])
         whole_size = self._size_mb(whole)
         for environment in (base, whole):

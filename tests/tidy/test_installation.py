@@ -39,6 +39,12 @@ def test_the_readme_has_the_ways_that_are_tried_and_no_other(try_wheel: ModuleTy
     assert [command for command in shown if command.split()[0] in INSTALLERS] == tried
 
 
+def test_the_size_that_is_compared_with_the_wheel_is_that_of_the_readme(try_wheel: ModuleType) -> None:
+    plain, compiled = try_wheel.stated_mb(try_wheel.PLAIN), try_wheel.stated_mb(try_wheel.COMPILED)
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"the broker alone is {plain} MB, or {compiled} MB compiled" in text
+
+
 def test_the_page_lists_each_extra() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(EXTRAS)
 
