@@ -8,7 +8,7 @@ from ottla.http.web import ASGIApp, Receive, Scope, Send, problem
 
 
 class GuardedApp:
-    """An application behind a guard."""
+    """An application with a guard."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app, self._guard = app, guard

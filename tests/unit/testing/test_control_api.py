@@ -168,7 +168,7 @@ def test_a_body_may_come_in_chunks(api: Api) -> None:
     assert status == 200
 
 
-def test_a_client_that_asks_first_whether_it_may_send_its_body_is_told_so(api: Api) -> None:
+def test_a_client_that_asks_first_whether_it_may_send_its_body_gets_its_yes(api: Api) -> None:
     raw = b"POST /advance HTTP/1.1\r\n" + HEAD + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
     with socket.create_connection(("127.0.0.1", api.port), timeout=30) as connection:
         connection.sendall(raw.replace(b"HOST", f"127.0.0.1:{api.port}".encode()))
