@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import Enum, IntEnum
-from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
@@ -210,10 +209,16 @@ def settings_of(section: type[Any]) -> Mapping[str, Setting]:
     return found
 
 
-@cache
+_FIELDS_BY_KEY: dict[type[Any], Mapping[str, str]] = {}
+
+
 def _fields_by_key(section: type[Any]) -> Mapping[str, str]:
     """Return the fields of a section by the names and synonyms of their settings."""
-    return {key: name for name, spec in settings_of(section).items() for key in (spec.key, *spec.synonyms)}
+    found = _FIELDS_BY_KEY.get(section)
+    if found is None:
+        declared = {key: name for name, spec in settings_of(section).items() for key in (spec.key, *spec.synonyms)}
+        found = _FIELDS_BY_KEY[section] = declared
+    return found
 
 
 def default_of(section: type[Any], field_name: str) -> Any:
