@@ -79,7 +79,12 @@ Wait = Annotated[
 ]
 Functions = Annotated[
     list[str] | None,
-    typer.Option("--function", metavar="MODULE:NAME", help="Let a stream of the job file run this; repeatable."),
+    typer.Option(
+        "--function",
+        metavar="NAME",
+        help="Let the job file use this: MODULE:NAME of your own, or a function of Spark's SQL that can do more than "
+        "compute. Repeatable.",
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress; with --every no results either, only faults and warnings.")
@@ -462,7 +467,7 @@ def with_wait(job: PipelineJob, wait: str | None) -> PipelineJob:
 
 
 def with_functions(job: PipelineJob, functions: Sequence[str] | None) -> PipelineJob:
-    """Return the job with the functions that its streams may name."""
+    """Return the job with the functions that its streams and reports may name."""
     return replace(job, functions=frozenset(functions or ()))
 
 

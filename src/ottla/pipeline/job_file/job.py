@@ -171,7 +171,7 @@ class PipelineJob:
     compact_file_bytes: int = FILE_BYTES
     keep_ms: int = KEEP_MS
     functions: frozenset[str] = frozenset()
-    """The functions, `module:function`, that the file's streams may name. They are never from the file."""
+    """The functions that the file may name: `module:function`, or one of Spark's SQL. They are never from the file."""
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The values of every section, for the stages that declared them."""
 

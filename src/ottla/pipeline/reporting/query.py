@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.pipeline.lake.lake_table import TableReader
 from ottla.pipeline.reporting.values import InvalidReportSection, ReportSection, SectionKind, check
+from ottla.pipeline.sql_check import ForbiddenSql, check_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +36,26 @@ def create_views(spark: SparkSession, tables: Mapping[str, TableReader]) -> None
             table.dataframe(spark).createOrReplaceTempView(name)
 
 
-def run_queries(spark: SparkSession, queries: Sequence[SectionQuery]) -> list[ReportSection]:
-    """Run the queries. Raises InvalidReportSection if a query is invalid or its rows do not fit the section's kind."""
+def run_queries(
+    spark: SparkSession, queries: Sequence[SectionQuery], functions: Collection[str] = ()
+) -> list[ReportSection]:
+    """Run the queries. Raises InvalidReportSection if a query is invalid or its rows do not fit the section's kind.
+
+    All are checked before the first is run; `functions` they may call though they do more than compute (`sql_check`).
+    """
     from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, ParseException
 
     found = []
     for section in queries:
         try:
+            check_query(spark, section.sql, functions)
+        except (ForbiddenSql, ParseException) as error:
+            raise _invalid(section, error) from error
+    for section in queries:
+        try:
             rows = spark.sql(section.sql).limit(ROWS_MAX + 1).toArrow()
         except (AnalysisException, ParseException, ArithmeticException, NumberFormatException) as error:
-            first = str(error).strip().splitlines()[0]
-            raise InvalidReportSection(f"section {section.title!r}: {first}") from error
+            raise _invalid(section, error) from error
         total = None
         if section.limit is not None and len(rows) > section.limit:
             total = f"{len(rows):,}" if len(rows) <= ROWS_MAX else f"more than {ROWS_MAX:,}"
@@ -56,3 +66,7 @@ def run_queries(spark: SparkSession, queries: Sequence[SectionQuery]) -> list[Re
         check(answered)
         found.append(answered)
     return found
+
+
+def _invalid(section: SectionQuery, error: Exception) -> InvalidReportSection:
+    return InvalidReportSection(f"section {section.title!r}: {str(error).strip().splitlines()[0]}")

@@ -28,7 +28,7 @@ def run(context: Context) -> StageResult:
         session = context.spark.session()
         with spark_step("the report", context.spark.options.log):
             create_views(session, tables_by_name(context))
-            sections = run_queries(session, section_queries(settings))
+            sections = run_queries(session, section_queries(settings), context.job.functions)
             made = made_text(context.clock.wall_ms())
             report = Report(settings["title"], settings["subtitle"], sections, offsets_text(context.topic_audits), made)
             _replace_file(output, render(report, audit_section(context.topic_audits if settings["books"] else ())))

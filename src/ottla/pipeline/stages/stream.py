@@ -124,7 +124,7 @@ def _stream(values: Values, lake: Lake, functions: Collection[str]) -> StreamSpe
         compute: Any = function_of(values["function"], functions)
     else:
         measures = [parse_measure(name, text) for name, text in values["values"].items()]
-        compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "")
+        compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "", functions)
     counted = ("from", "window", "slide", "by", "where", "late", "function", "columns", "values")
     definition = json.dumps({name: values[name] for name in counted})
     stream = Stream(values["name"], windows, compute, values["by"], definition, LateRowPolicy(values["late"]))

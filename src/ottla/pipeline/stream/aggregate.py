@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, ParseException
@@ -19,12 +19,15 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StringType, TimestampType
 
+from ottla.pipeline.sql_check import ForbiddenSql, checked_expression
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from ottla.pipeline.stream.measures import Measure, MeasureSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+ToColumn = Callable[[str], Column]
+"""Checks an expression, and makes a column of it."""
 TIME = "event_time"
 START, END = "window_start", "window_end"
 
@@ -52,20 +55,26 @@ class Aggregate:
     """New columns by name, each an expression of Spark's SQL; a later one may use an earlier."""
     condition: str = ""
     """Rows for which this is not true are left out."""
+    functions: Collection[str] = ()
+    """Functions of Spark's that expressions may call though they do more than compute (`sql_check`)."""
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         """Return the windows of these rows. Raises InvalidExpression naming the part that Spark does not understand."""
         return rows.transform(self._with_columns).transform(self._in_windows).transform(self._measured)
 
     def _with_columns(self, rows: DataFrame) -> DataFrame:
+        expression_of = self._expressions_on(rows)
         for name, expression in self.columns.items():
             with naming(f"columns.{name} = {expression!r}"):
-                rows = rows.withColumn(name, F.expr(expression))
+                rows = rows.withColumn(name, expression_of(expression))
         rows = rows.where(F.col(TIME).isNotNull())
         if not self.condition:
             return rows
         with naming(f"where = {self.condition!r}"):
-            return rows.where(F.expr(self.condition))
+            return rows.where(expression_of(self.condition))
+
+    def _expressions_on(self, rows: DataFrame) -> ToColumn:
+        return partial(checked_expression, rows.sparkSession, allowed=self.functions)
 
     def _in_windows(self, rows: DataFrame) -> DataFrame:
         cut = rows.withColumn("__window", self.windows.column())
@@ -80,13 +89,14 @@ class Aggregate:
         for wanted in self.measures:
             if wanted.measure is not Measure.TOP:
                 with naming(f"values.{wanted.name} = {wanted.text!r}"):
-                    plain.append(_plain(wanted))
+                    plain.append(_plain(wanted, self._expressions_on(rows)))
                     rows.groupBy().agg(plain[-1])  # computes nothing, and says whether it could
         result = rows.groupBy(*key).agg(*(plain or [F.count("*").alias("__rows")])).drop("__rows")
         for wanted in self.measures:
             if wanted.measure is Measure.TOP:
                 with naming(f"values.{wanted.name} = {wanted.text!r}"):
-                    result = _joined(result, _top(rows, key, wanted), key, wanted.name)
+                    top = _top(rows, key, wanted, self._expressions_on(rows))
+                    result = _joined(result, top, key, wanted.name)
         return result.select(*key, *(measure.name for measure in self.measures))
 
 
@@ -98,15 +108,17 @@ def naming(what: str) -> Iterator[None]:
     except (AnalysisException, ParseException) as error:
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidExpression(f"{what}: {said[0] if said else 'Spark does not understand it'}") from error
+    except ForbiddenSql as error:
+        raise InvalidExpression(f"{what}: {error}") from None
 
 
-def _plain(wanted: MeasureSpec) -> Column:
+def _plain(wanted: MeasureSpec, expression_of: ToColumn) -> Column:
     """Return a measure that one pass over a group gives."""
-    condition = F.expr(wanted.condition) if wanted.condition else None
+    condition = expression_of(wanted.condition) if wanted.condition else None
     if wanted.measure is Measure.COUNT:
         column = F.count("*") if condition is None else F.count_if(condition)
         return column.alias(wanted.name)
-    about = F.expr(wanted.about)
+    about = expression_of(wanted.about)
     value = about if condition is None else F.when(condition, about)
     match wanted.measure:
         case Measure.SUM:
@@ -122,7 +134,7 @@ def _plain(wanted: MeasureSpec) -> Column:
         case Measure.QUANTILE:
             # percentile_disc gives a value that was there; the approximate ones depend on how the rows were cut
             condition_text = f" filter (where {wanted.condition})" if wanted.condition else ""
-            column = F.expr(
+            column = expression_of(
                 f"percentile_disc({wanted.number!r}) within group (order by {wanted.about}){condition_text}"
             )
         case _:
@@ -130,12 +142,12 @@ def _plain(wanted: MeasureSpec) -> Column:
     return column.alias(wanted.name)
 
 
-def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec) -> DataFrame:
+def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec, expression_of: ToColumn) -> DataFrame:
     """Return the most frequent values, [{value, count}, ...]; ties in the order of the values: it is one result."""
     if wanted.condition:
-        rows = rows.where(F.expr(wanted.condition))
+        rows = rows.where(expression_of(wanted.condition))
     counted = (
-        rows.withColumn("__value", F.expr(wanted.about).cast(StringType()))
+        rows.withColumn("__value", expression_of(wanted.about).cast(StringType()))
         .where(F.col("__value").isNotNull())
         .groupBy(*key, "__value")
         .agg(F.count("*").alias("__count"))
