@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from ottla.broker.process.log_format import formatter_of
-from ottla.broker.process.log_output import LimitedHandler, Repeats
+from ottla.broker.process.log_output import TEXT_FORMAT, LimitedHandler, LineFormatter, Repeats
 
 
 def _record(text: str, *, level: int = logging.WARNING, created: float = 0.0, **extra: object) -> logging.LogRecord:
@@ -33,6 +33,20 @@ def test_json_has_the_fields_of_a_record_and_a_traceback_in_one_line() -> None:
 def test_key_value_quotes_what_is_not_one_word() -> None:
     line = formatter_of("key-value").format(_record('a "b"\nc', node_id=3))
     assert line == r'time=1970-01-01T00:00:00.000Z level=WARNING logger=ottla.a message="a \"b\"\nc" node_id=3'
+
+
+def test_a_text_of_a_client_begins_no_other_line_and_sends_nothing_to_a_terminal() -> None:
+    handler = LimitedHandler(stream := io.StringIO())
+    handler.setFormatter(LineFormatter(TEXT_FORMAT))
+    record = _record("of client %s", args=("a\n1970-01-01 INFO root: all is well\x1b[2J\u2028\r é",))
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        record.exc_info = (ValueError, error, error.__traceback__)
+    handler.emit(record)
+    first, second, *_, last = stream.getvalue().splitlines()
+    assert first.endswith(r"WARNING ottla.a: of client a\n1970-01-01 INFO root: all is well\x1b[2J\u2028\r é")
+    assert (second, last) == ("Traceback (most recent call last):", "ValueError: why")
 
 
 def test_equal_warnings_are_written_five_times_a_minute_and_then_counted() -> None:

@@ -64,6 +64,19 @@ class Repeats:
                 )
 
 
+class LineFormatter(logging.Formatter):
+    """Writes a message in one line, whatever texts of clients it has: a line break could begin a forged line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line, with characters that are not printed as escapes; a traceback follows it."""
+        line = super().formatMessage(record)
+        if line.isprintable():
+            return line
+        return "".join(
+            letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in line
+        )
+
+
 class LimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes records to a stream, the same warning a few times a minute."""
 
@@ -89,9 +102,8 @@ class LogOutput:
 
     def install(self) -> None:
         """Make this the output of all loggers. The level is OTTLA_LOG_LEVEL, by default INFO."""
-        logging.basicConfig(
-            level=os.environ.get("OTTLA_LOG_LEVEL", "INFO").upper(), format=TEXT_FORMAT, handlers=[self._handler]
-        )
+        self._handler.setFormatter(LineFormatter(TEXT_FORMAT))
+        logging.basicConfig(level=os.environ.get("OTTLA_LOG_LEVEL", "INFO").upper(), handlers=[self._handler])
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
     def use_format(self, name: str) -> None:
