@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -15,6 +16,8 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
+from ottla.security.authorizer import AclAuthorizer
+from ottla.security.config import AuthorizerConfig
 from ottla.storage.log.segment_list import SegmentList
 from ottla.testing.cluster import BrokerHandlers
 from ottla.testing.requests import request_to
@@ -70,7 +73,7 @@ async def begin_short(ctx: Request, request: FetchRequest, response: PendingResp
 
 async def begin_long(ctx: Request, request: FetchRequest, response: PendingResponse) -> None:
     """Serve the request in slices, as if it had many partitions."""
-    session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
+    session, wanted = ctx.services.fetch_sessions.resolve(request, ctx.identity, by_id=False, now=0)
     long = DelayedFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, wanted, response)
     if (rest := await long.serve_in_slices(ctx)) is not None:
         LEFT.append(asyncio.create_task(rest))
@@ -128,6 +131,23 @@ async def server(broker: BrokerHandlers) -> BrokerHandlers:
     made = await broker.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[new], timeout_ms=20_000))
     assert not made.topics[0].error_code
     return broker
+
+
+async def test_a_topic_that_was_unknown_is_not_taken_for_one_that_the_client_may_read(server: BrokerHandlers) -> None:
+    services, ctx = server.services, context(server, FETCH_VERSION + 1)
+    ctx.authorizer = AclAuthorizer(services.cluster, AuthorizerConfig())
+    view = services.cluster.current
+    request = FetchRequest()
+    request.session_epoch = -1
+    request.topics.append(FetchTopic("", view.topics["t"].topic_id.bytes, [FetchPartition(partition=0)]))
+    denied = []
+    for current in (replace(view, topic_by_id={}), view):
+        services.cluster.current = current
+        session, wanted = services.fetch_sessions.resolve(request, ctx.identity, by_id=True, now=0)
+        waiting = DelayedFetch(services, ctx.api_version, ctx.listener, request, session, wanted, ctx.pending)
+        waiting.authorize(ctx)
+        denied.append(waiting._denied)
+    assert denied == [None, {0}]
 
 
 async def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(server: BrokerHandlers) -> None:

@@ -74,7 +74,7 @@ def handle(
         return None
     try:
         session, wanted = services.fetch_sessions.resolve(
-            request, by_id=version >= FIRST_WITH_TOPIC_IDS, now=services.clock.monotonic()
+            request, ctx.identity, by_id=version >= FIRST_WITH_TOPIC_IDS, now=services.clock.monotonic()
         )
     except KafkaError as error:
         response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
@@ -114,11 +114,11 @@ async def handle_long(
         return None
     now = services.clock.monotonic()
     try:
-        session = services.fetch_sessions.find(request, by_id=version >= FIRST_WITH_TOPIC_IDS, now=now)
+        session = services.fetch_sessions.find(request, ctx.identity, by_id=version >= FIRST_WITH_TOPIC_IDS, now=now)
     except KafkaError as error:
         response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
         return None
-    partitions = session if session is not None else FetchSession(NO_SESSION, by_id=False, now=now)
+    partitions = session if session is not None else FetchSession(NO_SESSION, ctx.identity, by_id=False, now=now)
     for topic in request.topics:  # the session may be changed or used meanwhile
         partitions.apply((topic,), ())
         if slices.spend(1 + len(topic.partitions)):

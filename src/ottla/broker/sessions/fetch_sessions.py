@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.core.settings import INT_MAX
+from ottla.net.identity import ConnectionIdentity
 
 if TYPE_CHECKING:  # the message classes are imported with the first Fetch
     from ottla.replication.partition import Partition
@@ -59,14 +60,23 @@ class FetchSessionPartition:
 class FetchSession:
     """The partitions of one consumer's fetches."""
 
-    __slots__ = ("by_id", "epoch", "last_used", "partitions", "session_id")
+    __slots__ = ("by_id", "epoch", "identity", "last_used", "partitions", "session_id")
 
-    def __init__(self, session_id: int, *, by_id: bool, now: float) -> None:
+    def __init__(self, session_id: int, identity: ConnectionIdentity, *, by_id: bool, now: float) -> None:
         self.session_id = session_id
+        self.identity = identity  # of its client
         self.by_id = by_id
         self.epoch = INITIAL_EPOCH
         self.last_used = now
         self.partitions: OrderedDict[PartitionKey, FetchSessionPartition] = OrderedDict()
+
+    def belongs_to(self, identity: ConnectionIdentity) -> bool:
+        """Return whether it is a session of this user."""
+        if self.identity is not identity:
+            if self.identity[:2] != identity[:2]:
+                return False
+            self.identity = identity  # has signed in again, perhaps on another connection
+        return True
 
     def apply(self, topics: Sequence[FetchTopic], forgotten_topics: Sequence[ForgottenTopic]) -> None:
         """Add, change and remove partitions as requested."""
@@ -103,24 +113,32 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(
-        self, request: FetchRequest, *, by_id: bool, now: float
+        self, request: FetchRequest, identity: ConnectionIdentity, *, by_id: bool, now: float
     ) -> tuple[FetchSession | None, Collection[FetchSessionPartition]]:
         """Find the session a request belongs to (None: it has none) and all partitions to fetch, to be read at once.
 
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
-        session = self.find(request, by_id=by_id, now=now)
+        session = self.find(request, identity, by_id=by_id, now=now)
         if session is None:
             return None, partitions_of(request)
         session.apply(request.topics, request.forgotten_topics_data)
         return session, session.partitions.values()
 
-    def find(self, request: FetchRequest, *, by_id: bool, now: float) -> FetchSession | None:
-        """Return the session a request belongs to, without the partitions of the request. Raises as `resolve` does."""
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
-            return self._new(by_id=by_id, now=now) if request.session_epoch == INITIAL_EPOCH else None
+    def find(
+        self, request: FetchRequest, identity: ConnectionIdentity, *, by_id: bool, now: float
+    ) -> FetchSession | None:
+        """Return the session a request belongs to, without the partitions of the request. Raises as `resolve` does.
+
+        One of another user is as good as none, and stays. In Kafka who guesses a number may use and end it.
+        """
         session = self._sessions.get(request.session_id)
+        if session is not None and not session.belongs_to(identity):
+            session = None
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None:
+                del self._sessions[session.session_id]
+            return self._new(identity, by_id=by_id, now=now) if request.session_epoch == INITIAL_EPOCH else None
         if session is None:
             raise FetchSessionIdNotFound
         if request.session_epoch != epoch_after(session.epoch):
@@ -136,7 +154,7 @@ class FetchSessions:
         """Remove a session whose client does not learn of it."""
         self._sessions.pop(session.session_id, None)
 
-    def _new(self, *, by_id: bool, now: float) -> FetchSession | None:
+    def _new(self, identity: ConnectionIdentity, *, by_id: bool, now: float) -> FetchSession | None:
         if not self._slots:
             return None
         if len(self._sessions) >= self._slots:
@@ -145,7 +163,7 @@ class FetchSessions:
                 return None
             del self._sessions[oldest.session_id]
         session_id = new_session_id(self._rng, self._sessions)
-        session = self._sessions[session_id] = FetchSession(session_id, by_id=by_id, now=now)
+        session = self._sessions[session_id] = FetchSession(session_id, identity, by_id=by_id, now=now)
         return session
 
 
