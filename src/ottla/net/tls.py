@@ -4,8 +4,8 @@ A stream is a protocol for the transport and a transport for the connection, whi
 when a socket is accepted, so that a client that does not finish its handshake counts as a connection. What arrives is
 copied at once into OpenSSL's memory: all streams of a loop share the buffer that it arrives in.
 
-`Handshakes` runs the steps of all handshakes: some milliseconds of them at a time, since one takes as long as many
-requests. Before a client's first bytes nothing of OpenSSL is allocated for it.
+`Handshakes` runs the steps of all handshakes: one in a turn of the loop, since one takes as long as many requests, and
+after some milliseconds of them none for as long. Before a client's first bytes nothing of OpenSSL is allocated for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HELLO_BYTES: Final = 4096
 """Received at a time during a handshake; the rest waits in the kernel."""
 
 SLICE_SECONDS: Final = 0.002
-"""Handshakes hold the loop for so long, and then leave it to others for as long."""
+"""Handshakes take so much of the loop's time, a step in each turn, and then leave it to others for as long."""
 
 UNFINISHED_MAX = 512
 """Handshakes that have begun and are not finished. Another one ends the oldest of them."""
@@ -76,6 +76,8 @@ class Handshakes:
         self._next: deque[TlsStream] = deque()  # that have begun: they come first, and release memory
         self._begun: dict[TlsStream, None] = {}  # and are not finished, the oldest first
         self._is_scheduled = False
+        self._spent_s = 0.0  # on steps, less the time without any since
+        self._ended_s = now()  # the last step
 
     @property
     def unfinished(self) -> int:
@@ -90,34 +92,39 @@ class Handshakes:
             self._first.append(stream)
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
+            self._schedule()
 
     def end(self, stream: TlsStream) -> None:
         """Forget a handshake that is finished or has failed."""
         self._begun.pop(stream, None)
 
     def _run(self) -> None:
-        until = self._now() + SLICE_SECONDS
-        while self._next or self._first:
-            if self._next:
-                stream = self._next.popleft()
-            else:
-                stream = self._first.popleft()
-                self._begun[stream] = None
-            if not self._step(stream):
-                self._begun.pop(stream, None)
-            if len(self._begun) > UNFINISHED_MAX:
-                oldest = next(iter(self._begun))
-                del self._begun[oldest]
-                oldest.refuse(
-                    "handshakes", f"more than {UNFINISHED_MAX} TLS handshakes have begun and are not finished"
-                )
-            if self._now() >= until:
-                break
-        if self._next or self._first:
-            asyncio.get_running_loop().call_later(SLICE_SECONDS, self._run)
+        """Run one step; the next is for another turn of the loop, in which requests that have arrived come first."""
+        began_s = self._now()
+        self._spent_s = max(self._spent_s - (began_s - self._ended_s), 0.0)
+        if self._next:
+            stream = self._next.popleft()
         else:
-            self._is_scheduled = False
+            stream = self._first.popleft()
+            self._begun[stream] = None
+        if not self._step(stream):
+            self._begun.pop(stream, None)
+        if len(self._begun) > UNFINISHED_MAX:
+            oldest = next(iter(self._begun))
+            del self._begun[oldest]
+            oldest.refuse("handshakes", f"more than {UNFINISHED_MAX} TLS handshakes have begun and are not finished")
+        self._ended_s = self._now()
+        self._spent_s += self._ended_s - began_s
+        self._is_scheduled = bool(self._next or self._first)
+        if self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        loop, spent_s = asyncio.get_running_loop(), self._spent_s - (self._now() - self._ended_s)
+        if spent_s < SLICE_SECONDS:
+            loop.call_soon(self._run)
+        else:
+            loop.call_later(spent_s, self._run)
 
     @staticmethod
     def _step(stream: TlsStream) -> bool:

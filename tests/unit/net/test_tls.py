@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import ssl
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -226,19 +227,30 @@ class Discarding(asyncio.Transport):
         return False
 
 
-class SlowClock:
-    """A clock that goes on by 1.5 ms whenever it is read: after each step of a handshake."""
+class ClockOfSteps:
+    """A clock of a loop that has nothing to do but steps of handshakes, which take 1.5 ms each."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.handshakes: tls.Handshakes | None = None
+        self.paused_s = 0.0
 
     def __call__(self) -> float:
-        self.seconds += 0.0015
-        return self.seconds
+        return self.paused_s + (0.0015 * self.handshakes.unfinished if self.handshakes is not None else 0.0)
 
 
-async def test_after_some_milliseconds_of_handshakes_others_have_their_turn(certificates: Certificates) -> None:
-    handshakes, hello, turns = tls.Handshakes(SlowClock()), client_hello(), [0]
+async def test_a_turn_of_the_loop_has_one_step_of_a_handshake_and_half_of_the_time_is_left_to_others(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, pauses, loop = ClockOfSteps(), list[float](), asyncio.get_running_loop()
+    handshakes = clock.handshakes = tls.Handshakes(clock)
+
+    def call_later(delay: float, callback: Callable[[], None]) -> asyncio.Handle:
+        pauses.append(delay)
+        clock.paused_s += delay
+        return loop.call_soon(callback)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    hello, turns = client_hello(), [0]
     terms = ListenerTls(load_tls(TlsConfig(keystore_location=str(certificates.store("broker.pem")))).terms)
     buffer = memoryview(bytearray(1 << 16))
     disk = make_executor("unused", asyncio.get_running_loop().call_soon_threadsafe)
@@ -253,7 +265,8 @@ async def test_after_some_milliseconds_of_handshakes_others_have_their_turn(cert
         await asyncio.sleep(0)
         turns.append(handshakes.unfinished)
 
-    assert max(later - earlier for earlier, later in pairwise(turns)) == 2
+    assert max(later - earlier for earlier, later in pairwise(turns)) == 1
+    assert pauses == [pytest.approx(0.003)] * 4
 
 
 async def test_nothing_is_allocated_for_a_client_that_has_sent_nothing(listeners: Listeners, port: int) -> None:
