@@ -32,6 +32,6 @@ def bare_services(
         coordinators=absent,
         producer_ids=absent,
         fetch_sessions=FetchSessions(slots=1, rng=random.Random(1)),
-        record_validation=RecordValidationQueue(clock, absent),
+        record_validation=RecordValidationQueue(clock, absent, absent),
         delayed_operations=DelayedOperations(),
     )

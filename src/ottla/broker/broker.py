@@ -19,7 +19,7 @@ from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
-from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
+from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
 from ottla.broker.requests.driver import RequestDriver
@@ -35,7 +35,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.core.runtime import make_executor, new_random
+from ottla.core.runtime import new_random
 from ottla.core.settings import InvalidSettings
 from ottla.limits.budget import ByteBudget
 from ottla.limits.loop_slices import LoopSlices
@@ -302,9 +302,7 @@ class Broker:
             coordinators=coordinators,
             producer_ids=producer_ids,
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=new_random()),
-            record_validation=RecordValidationQueue(
-                self._clock, make_executor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
-            ),
+            record_validation=RecordValidationQueue.with_threads(self._clock, loop.call_soon_threadsafe),
             delayed_operations=DelayedOperations(),
             has_own_store=self._is_alone,
             slices=slices,

@@ -9,6 +9,9 @@ there is no wait: what the executor returns is a batch, and everything else is c
 things are compared with what they were when the batch arrived: the leader epoch, and the topic's settings. If the
 settings have changed, the batch is validated again.
 
+What decompresses to many times its size is validated by one thread of its own, one batch after the other: a client that
+sends such batches leaves the threads, and a processor, to others.
+
 Small uncompressed batches do not pass through here: the log validates them in place (`storage/validation/`).
 Comes between steps 4 and 5 on the path of a batch (ARCHITECTURE.md).
 """
@@ -22,8 +25,9 @@ from typing import Final, Protocol
 
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, detached
-from ottla.core.executors import Executor
+from ottla.core.executors import Executor, Post
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import make_executor
 from ottla.records.batch import BatchHeader
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
@@ -39,7 +43,11 @@ from ottla.storage.validation.record_validator import (
 logger = logging.getLogger(__name__)
 
 THREADS: Final = 2
+BOMB_THREADS: Final = 1
+"""Of what decompresses to more than `_decompressed_max`: on two processors, a thread on each would delay the loop."""
 _LIKELY_RATIO: Final = 4  # of compression, so that few batches are decompressed on the loop in vain
+_DECOMPRESSED_BYTES_MIN: Final = 1 << 20
+_RATIO_MAX: Final = 8
 _M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
 _LARGE_BYTES: Final = 4 << 20
 HELD_BYTES_MAX = 32 << 20
@@ -81,6 +89,7 @@ class _QueuedBatch:
         "_task",
         "config",
         "held_bytes",
+        "is_bomb",
         "leader_epoch",
         "listener",
         "outcome",
@@ -108,6 +117,7 @@ class _QueuedBatch:
         self.listener = listener
         self.part = part
         self.held_bytes = records.nbytes
+        self.is_bomb = False  # as far as is known
         self.outcome: ValidatedBatch | None = None
 
     def begin(self, task: RecordValidation | None) -> bool:
@@ -119,8 +129,13 @@ class _QueuedBatch:
     def run(self) -> None:
         """Validate, off the loop."""
         assert self._task is not None
+        from ottla.records.codecs import TooMuch  # late: cramjam is needed by few brokers at once
+
+        limit = None if self.is_bomb else _decompressed_max(self.records.nbytes)
         try:
-            self._result = ValidatedBatch(validate_records(self.records, self._task), self.config)
+            self._result = ValidatedBatch(validate_records(self.records, self._task, limit=limit), self.config)
+        except TooMuch:
+            self.is_bomb = True
         except KafkaError as error:
             self._result = ValidatedBatch(self.records, self.config, error)
         except Exception as error:
@@ -129,6 +144,9 @@ class _QueuedBatch:
 
     def finished(self) -> None:
         """Take the result, on the loop. A thread keeps its last job: it must not keep the batch with it."""
+        if self._result is None:
+            self._queue.submit(self)
+            return
         self.outcome, self._result, self._task = self._result, None, None
         self.records = _NO_RECORDS
         self._queue.advance(self.partition.topic_partition)
@@ -137,13 +155,22 @@ class _QueuedBatch:
 class RecordValidationQueue:
     """The queues of all partitions of one broker."""
 
-    def __init__(self, clock: Clock, executor: Executor) -> None:
+    def __init__(self, clock: Clock, executor: Executor, for_bombs: Executor) -> None:
         self._clock = clock
-        self._executor = executor
+        self._executor, self._for_bombs = executor, for_bombs
         self._closed = False
         self._has_heavy = False  # a batch has come that is validated in a thread
         self._queues: dict[TopicPartition, deque[_QueuedBatch]] = {}
         self.held_bytes = 0
+
+    @classmethod
+    def with_threads(cls, clock: Clock, post: Post) -> RecordValidationQueue:
+        """Return queues with threads of their own."""
+        return cls(
+            clock,
+            make_executor("record-validation", post, threads=THREADS),
+            make_executor("record-bombs", post, threads=BOMB_THREADS),
+        )
 
     @property
     def is_full(self) -> bool:
@@ -187,12 +214,18 @@ class RecordValidationQueue:
             if not self._has_heavy:
                 self._has_heavy = True
                 _return_large_buffers()
-            self._executor.submit(batch)
+            self.submit(batch)
+
+    def submit(self, batch: _QueuedBatch) -> None:
+        """Have a batch validated in a thread."""
+        if not self._closed:
+            (self._for_bombs if batch.is_bomb else self._executor).submit(batch)
 
     async def close(self) -> None:
-        """Stop the executor; batches that still wait are neither appended nor answered."""
+        """Stop the executors; batches that still wait are neither appended nor answered."""
         self._closed = True
-        await asyncio.to_thread(self._executor.close)
+        for executor in (self._executor, self._for_bombs):
+            await asyncio.to_thread(executor.close)
 
     def advance(self, topic_partition: TopicPartition) -> None:
         """Release all batches at the head of a queue that are ready."""
@@ -219,7 +252,7 @@ class RecordValidationQueue:
         batch.records, batch.config = outcome.records, config
         try:
             if batch.begin(_task_of(read_header(batch.records), batch.records, config, self._clock.wall_ms())):
-                self._executor.submit(batch)
+                self.submit(batch)
         except KafkaError as error:
             batch.outcome = ValidatedBatch(batch.records, config, error)
         return batch.outcome is not None and self._is_still_valid(batch, batch.outcome)
@@ -230,6 +263,11 @@ def _task_of(header: BatchHeader, records: memoryview, config: LogConfig, now_ms
     validate_batch(header, records, config)
     check_client_batch(header)
     return required_validation(header, config, now_ms=now_ms)
+
+
+def _decompressed_max(compressed_bytes: int) -> int:
+    """Return how much an ordinary batch of so many bytes decompresses to at most."""
+    return max(_DECOMPRESSED_BYTES_MIN, _RATIO_MAX * compressed_bytes)
 
 
 def _validated_on_loop(

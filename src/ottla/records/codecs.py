@@ -30,6 +30,11 @@ _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = struct.Struct(">i")
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER_BYTES = 7  # magic, flags, block size, checksum of the header
+_LZ4_SIZED_HEADER_BYTES: Final = _LZ4_HEADER_BYTES + 8
+_GZIP_BYTES_MIN: Final = 18  # header and trailer
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_HEADER_BYTES_MAX: Final = 18
+_ZSTD_SINGLE_SEGMENT: Final = 0x20
 _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
 
 
@@ -128,20 +133,54 @@ def decompress_view(codec: int, data: bytes | bytearray | memoryview, limit: int
                 raise TooMuch(f"{len(data)} bytes of records; the limit is {limit}")
             return memoryview(data)
         case Codec.GZIP:
-            return _within(_cramjam().gzip, data, limit)
+            return _within(codec, _cramjam().gzip, data, limit)
         case Codec.SNAPPY:
             return _snappy_decompress(memoryview(data), limit)
         case Codec.LZ4:
-            return _within(_cramjam().lz4, data, limit)
+            return _within(codec, _cramjam().lz4, data, limit)
         case Codec.ZSTD:
-            return _within(_cramjam().zstd, data, limit)
+            return _within(codec, _cramjam().zstd, data, limit)
         case _:
             raise UnsupportedCompressionType(f"there is no codec {codec}")
 
 
-def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> memoryview:
-    """Decompress into buffers of growing size: a frame's own statement of its size is not trusted."""
-    size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO))
+def release(view: memoryview) -> None:
+    """Return the memory of what was decompressed if it is large: without the interpreter's lock, which dropping has."""
+    mapping = view.obj
+    if isinstance(mapping, mmap.mmap):
+        view.release()
+        mapping.close()
+
+
+def _stated_bytes(codec: int, data: bytes | bytearray | memoryview) -> int:
+    """Return the size that a peer says its data decompresses to; 0 if it does not say. It may lie."""
+    size = len(data)
+    if codec == Codec.GZIP and size >= _GZIP_BYTES_MIN:
+        return int.from_bytes(data[-4:], "little")  # of the last member
+    if (
+        codec == Codec.LZ4
+        and size >= _LZ4_SIZED_HEADER_BYTES
+        and bytes(data[:4]) == _LZ4_MAGIC
+        and data[4] & _LZ4_CONTENT_SIZE
+    ):
+        return int.from_bytes(data[6:14], "little")
+    if codec == Codec.ZSTD and size >= _ZSTD_HEADER_BYTES_MAX and bytes(data[:4]) == _ZSTD_MAGIC:
+        flags = data[4]
+        at = 5 + (not flags & _ZSTD_SINGLE_SEGMENT) + (0, 1, 2, 4)[flags & 3]  # after the window and the dictionary
+        width = (1 if flags & _ZSTD_SINGLE_SEGMENT else 0, 2, 4, 8)[flags >> 6]
+        return int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+    return 0
+
+
+def _within(codec: int, module: Any, data: bytes | bytearray | memoryview, limit: int) -> memoryview:
+    """Decompress into a buffer of the stated size, or into buffers of growing size.
+
+    A size above the limit is refused at once: data whose size is stated wrongly is not valid, whatever it is.
+    """
+    stated = _stated_bytes(codec, data)
+    if stated > limit:
+        raise TooMuch(f"decompresses to {stated} bytes; the limit is {limit}")
+    size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO, stated))
     while True:
         out = _new_buffer(size)
         try:
@@ -149,7 +188,8 @@ def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> me
         except _cramjam().DecompressionError as error:
             # cramjam has one class for a full buffer and for bad bytes; only the words differ. Were they to change, a
             # test would see large batches refused; trying more room for bad bytes would let a peer burn our time.
-            del out  # before the next is made; and no error may keep it
+            release(out)  # before the next is made
+            del out  # no error may keep it
             if _FULL not in str(error):
                 raise CorruptMessage(f"not decompressed: {error}") from None
             if size == limit:

@@ -100,7 +100,7 @@ class Broker:
             coordinators=self.coordinators,
             producer_ids=NOTHING,
             fetch_sessions=FetchSessions(slots=1, rng=random.Random(1)),
-            record_validation=RecordValidationQueue(self.clock, NOTHING),
+            record_validation=RecordValidationQueue(self.clock, NOTHING, NOTHING),
             delayed_operations=DelayedOperations(),
         )
         return request_to(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from types import FrameType
@@ -21,6 +22,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.validation.record_validator import LOOP_RECORDS_MAX
 from ottla.testing.cluster import BrokerHandlers
 from ottla.testing.requests import request_to
+from ottla.testing.sim_executor import SimExecutor
 from ottla.wire.generated import create_topics
 from ottla.wire.generated.produce import (
     PartitionProduceData,
@@ -163,6 +165,26 @@ async def test_an_uncompressed_batch_is_validated_on_the_loop_unless_it_has_very
     last = sent(server, ("plain", batch(many, base_timestamp_ms=at(server))))
     assert log.end_offset == 3
     assert [(await answered(each))[0].base_offset for each in (few, last)] == [0, 3]
+
+
+@pytest.mark.setup(topics={"compact": {"cleanup.policy": "compact"}, "other": {"cleanup.policy": "compact"}})
+async def test_what_unpacks_to_many_times_its_size_has_a_thread_of_its_own(server: BrokerHandlers) -> None:
+    now_ms, validation = at(server), server.services.record_validation
+    threads, thread_of_bombs = validation._executor, validation._for_bombs
+    assert isinstance(threads, SimExecutor)
+    assert isinstance(thread_of_bombs, SimExecutor)
+    dense = batch([Written(bytes(3 << 20))], attributes=ZSTD, base_timestamp_ms=now_ms)
+    plain = batch([Written(os.urandom(900_000))], attributes=ZSTD, base_timestamp_ms=now_ms)
+    keyless = batch([Written(bytes(3 << 20), None)], attributes=ZSTD, base_timestamp_ms=now_ms)
+
+    answers = [sent(server, ("compact", records)) for records in (dense, plain, keyless)]
+    answers.append(sent(server, ("other", plain)))
+
+    parts = [(await answered(answer))[0] for answer in answers]
+    assert [part.error_code for part in parts] == [0, 0, ErrorCode.INVALID_RECORD, 0]
+    assert [len(values[0] or b"") for _, values in stored(replica(server, "compact"))] == [3 << 20, 900_000]
+    assert (threads.submitted, thread_of_bombs.submitted) == (4, 2)
+    assert validation.held_bytes == 0
 
 
 @pytest.mark.setup(

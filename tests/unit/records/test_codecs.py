@@ -15,21 +15,27 @@ from kafka.codec import snappy_encode
 
 from ottla.core.errors import CorruptMessage, UnsupportedCompressionType
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.codecs import Codec, codec_named, compress, decompress
+from ottla.records.codecs import Codec, TooMuch, codec_named, compress, decompress, decompress_view, release
 from ottla.records.record_reader import read_columns, read_records
 
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 BOMB_BYTES = 64 << 20
 
 
-def bombs() -> dict[Codec, bytes]:
+def bombs() -> list[tuple[Codec, bytes]]:
+    """Return bombs that state how large they are, that state nothing, and that lie."""
     zeros = bytes(BOMB_BYTES)
-    return {
-        Codec.GZIP: gzip.compress(zeros, compresslevel=9),
-        Codec.SNAPPY: snappy.compress(zeros),
-        Codec.LZ4: lz4.frame.compress(zeros),
-        Codec.ZSTD: zstandard.ZstdCompressor(level=19).compress(zeros),
-    }
+    zipped = gzip.compress(zeros, compresslevel=9)
+    silent = zstandard.ZstdCompressor(level=19).compressobj()
+    return [
+        (Codec.GZIP, zipped),
+        (Codec.GZIP, zipped[:-4] + bytes(4)),
+        (Codec.SNAPPY, snappy.compress(zeros)),
+        (Codec.LZ4, lz4.frame.compress(zeros)),
+        (Codec.LZ4, lz4.frame.compress(zeros, store_size=False)),
+        (Codec.ZSTD, silent.compress(zeros) + silent.flush()),
+        (Codec.ZSTD, zstandard.ZstdCompressor(level=19).compress(zeros)),
+    ]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -52,7 +58,7 @@ def forget_peak() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is measured through Linux's /proc")
 def test_no_codec_is_made_to_spend_more_memory_than_its_limit() -> None:
-    for codec, bomb in bombs().items():
+    for codec, bomb in bombs():
         forget_peak()
         before_kb = peak_rss_kb()
         with pytest.raises(CorruptMessage):
@@ -62,6 +68,32 @@ def test_no_codec_is_made_to_spend_more_memory_than_its_limit() -> None:
         if codec is Codec.ZSTD:  # the measurement sees what is spent where no limit holds it
             decompress(codec, bomb, limit=BOMB_BYTES)
             assert peak_rss_kb() - before_kb > 32 << 10
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("size", [100_000, 70_000, (64 << 10) + 256, 20_000_000])
+def test_data_that_states_its_size_is_decompressed_into_exactly_so_much(codec: Codec, size: int) -> None:
+    zeros = bytes(size)
+    stating = {
+        Codec.GZIP: gzip.compress(zeros),
+        Codec.LZ4: lz4.frame.compress(zeros),
+        Codec.ZSTD: zstandard.ZstdCompressor().compress(zeros),
+    }[codec]
+    view = decompress_view(codec, stating, 24 << 20)
+    assert len(view) == size
+    assert len(memoryview(view.obj)) == size
+    release(view)
+    with pytest.raises(TooMuch, match=f"to {size} bytes"):
+        decompress_view(codec, stating, size - 1)
+
+
+def test_a_size_that_is_stated_wrongly_is_not_believed() -> None:
+    zipped = gzip.compress(bytes(3_000_000))
+    for stated in (0, 10, 2_000_000, 20_000_000):
+        with pytest.raises(CorruptMessage):
+            decompress(Codec.GZIP, zipped[:-4] + struct.pack("<I", stated))
+    two = gzip.compress(b"a" * 300_000) + gzip.compress(b"b" * 70_000)
+    assert decompress(Codec.GZIP, two) == b"a" * 300_000 + b"b" * 70_000
 
 
 def test_a_bomb_inside_a_batch_is_a_corrupt_batch() -> None:

@@ -167,9 +167,12 @@ def validate_records(records: memoryview, task: RecordValidation, *, limit: int 
         if limit is not None:
             raise
         raise InvalidRecord(f"The records hold too much: {error}") from None
-    greatest_ms = _walk(data, header, task)
+    try:
+        greatest_ms = _walk(data, header, task)
+        recoded = codecs.compress(task.codec, data, level=task.config.compression_level) if task.recodes else b""
+    finally:
+        codecs.release(data)
     if task.recodes:
-        recoded = codecs.compress(task.codec, data, level=task.config.compression_level)
         batch = with_payload(header, recoded, codec=task.codec, max_timestamp=greatest_ms)
         check_size(len(batch), task.config)
         return memoryview(batch)
