@@ -1,15 +1,21 @@
-"""Finds settings of security that have no effect, because no listener uses them: they look as if they were in use."""
+"""Finds settings of security that look as if they secured something and do not.
+
+Those that no listener uses have no effect; and a mechanism that sends secrets secures nothing without TLS.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.listeners import security_protocols, to_listen_at
-from ottla.core.settings import SettingText, split_listener_key
+from ottla.broker.listeners import is_loopback, security_protocols, to_listen_at
+from ottla.core.security_protocols import SecurityProtocol
+from ottla.core.settings import SettingText, load, split_listener_key
 from ottla.net.config import NetConfig
+from ottla.security.config import OAUTHBEARER, PLAIN, SaslConfig
 
 _OF_AUTHORIZER = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 _OFF = frozenset({"", "none", "false", "null"})
+_SENDING_SECRETS = {PLAIN: "passwords", OAUTHBEARER: "tokens"}
 _INTER_BROKER = "security.inter.broker.protocol"
 
 
@@ -39,6 +45,22 @@ def security_without_effect(all_given: Mapping[str, SettingText], net: NetConfig
             f"{_INTER_BROKER}={asked.text} ({asked.origin}) has no effect on a broker alone, and one of a cluster "
             f"would not start with it: the listeners have {names}"
         )
+    return warnings + _secrets_in_clear(all_given, net)
+
+
+def _secrets_in_clear(given: Mapping[str, SettingText], net: NetConfig) -> list[str]:
+    """Return a warning for each listener on the network by which passwords or tokens are sent without encryption."""
+    protocols = security_protocols(net)
+    warnings: list[str] = []
+    for endpoint in to_listen_at(net):
+        if protocols[endpoint.listener] is SecurityProtocol.SASL_PLAINTEXT and not is_loopback(endpoint.host):
+            enabled = load(SaslConfig, given, listener=endpoint.listener).enabled_mechanisms
+            warnings += (
+                f"listener {endpoint.listener} is not encrypted and {mechanism} sends {secrets} as they are: whoever "
+                f"sees its traffic can sign in by them. Map it to SASL_SSL, or let clients sign in by SCRAM"
+                for mechanism, secrets in _SENDING_SECRETS.items()
+                if mechanism in enabled
+            )
     return warnings
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from ottla.broker import config
 
+OF_A = "listener.name.a.sasl.enabled.mechanisms"
+
 
 def warnings_of(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "server.properties"
@@ -47,3 +49,24 @@ def test_security_that_no_listener_and_no_authorizer_uses_is_warned_of(tmp_path:
 )
 def test_security_that_is_off_or_used_is_not_warned_of(tmp_path: Path, text: str) -> None:
     assert warnings_of(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listeners=SASL_PLAINTEXT://:9092\nsasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256", ["PLAIN sends passwords"]),
+        (
+            f"listeners=A://192.0.2.1:9092\nlistener.security.protocol.map=A:SASL_PLAINTEXT\n{OF_A}=OAUTHBEARER",
+            ["listener A is not encrypted and OAUTHBEARER sends tokens"],
+        ),
+        ("listeners=SASL_PLAINTEXT://:9092\nsasl.enabled.mechanisms=SCRAM-SHA-256", []),
+        ("listeners=SASL_PLAINTEXT://127.0.0.1:9092\nsasl.enabled.mechanisms=PLAIN", []),
+        ("listeners=SASL_SSL://:9092\nsasl.enabled.mechanisms=PLAIN\nssl.keystore.location=/a.pem", []),
+    ],
+)
+def test_passwords_and_tokens_that_cross_the_network_unencrypted_are_warned_of(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    found = warnings_of(tmp_path, text)
+    assert len(found) == len(expected)
+    assert all(part in warning for part, warning in zip(expected, found, strict=True))
