@@ -9,6 +9,7 @@ unreadable: an authorizer denies everything about them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -104,13 +105,20 @@ class _TypeIndex:
         return covering
 
 
-class AclIndex:
-    """All ACLs of a snapshot."""
+_numbers: Final = itertools.count(1)
 
-    __slots__ = ("_by_type",)
+
+class AclIndex:
+    """All ACLs of a snapshot.
+
+    `number` is that of no other index: what is remembered of one is remembered by its number and does not keep it.
+    """
+
+    __slots__ = ("_by_type", "number")
 
     def __init__(self, by_type: Mapping[ResourceType, _TypeIndex] = MappingProxyType({})) -> None:
         self._by_type = by_type
+        self.number = next(_numbers)
 
     def with_changes(self, changes: Mapping[ResourcePattern, ResourceAcls | None]) -> AclIndex:
         """Return the index with some patterns' ACLs added, changed or (None) removed; itself if nothing differs."""

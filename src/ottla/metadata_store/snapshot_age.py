@@ -27,6 +27,7 @@ class SnapshotAge:
     def __init__(self, clock: Clock, age_max_s: float, sync: Callable[[], Awaitable[object]]) -> None:
         self._now, self._age_max_s, self._sync = clock.monotonic, age_max_s, sync
         self._confirmed_s = clock.monotonic()  # what was committed before this is in the snapshot
+        self.holds_until_s = self._confirmed_s + age_max_s  # by the monotonic clock; what came before need not ask
         self._is_reported = False
         self._task: asyncio.Task[None] | None = None
 
@@ -72,6 +73,7 @@ class SnapshotAge:
                 await asyncio.sleep(min(RETRY_S, interval_s))
                 continue
             self._confirmed_s = began_s
+            self.holds_until_s = began_s + self._age_max_s
             if self._is_reported and not self.is_too_old():
                 self._is_reported = False
                 log.warning("the metadata store has confirmed the ACLs and credentials; clients are served again")

@@ -20,7 +20,7 @@ from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, off
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
 from ottla.broker.refusal_events import record_refusal
-from ottla.broker.requests.allowed_topics import allowed_topics
+from ottla.broker.requests.allowed_topics import TopicKey, allowed_topics
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
@@ -44,7 +44,6 @@ from ottla.wire.generated.fetch import AbortedTransaction, LeaderIdAndEpoch, Nod
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     NO_LEADER,
-    NO_TOPIC_ID,
     FetchedTopic,
     FetchRequest,
     PartitionData,
@@ -161,23 +160,32 @@ class DelayedFetch(DelayedOperation):
 
     def authorize(self, ctx: Request, first: int = 0, end: int | None = None, *, is_denied: bool = False) -> None:
         """Note which partitions the client may not read, all if `is_denied`; unknown ones have other errors."""
-        view, allowed = self._services.cluster.current, allowed_topics(ctx)
-        decisions: dict[str, bool] = {}
-        for place, each in enumerate(self._wanted[first:end], first):
-            name = each.topic
-            if each.topic_id is not NO_TOPIC_ID and each.topic_id != NO_TOPIC_ID:  # comparing two runs Python
-                topic = view.topic_by_id.get(each.topic_id)
-                name = each.name if topic is None else topic.name
+        wanted, allowed = self._wanted, allowed_topics(ctx)
+        decisions: dict[TopicKey, bool] | None = None  # on topics of several partitions
+        for place in range(first, len(wanted) if end is None else min(end, len(wanted))):
             denied = is_denied
-            if not denied and name and name not in allowed.readable:
-                known = decisions.get(name)
-                denied = decisions[name] = READ.denies(ctx, name) if known is None else known
+            if not denied:
+                each = wanted[place]
+                key: TopicKey = each.topic or each.topic_id
+                if key in allowed.readable or not (name := self._name_of(each)):  # an unknown id is its own error
+                    continue
+                if decisions is None:
+                    decisions = {}
+                known = decisions.get(key)
+                denied = decisions[key] = READ.denies(ctx, name) if known is None else known
                 if not denied:
-                    allowed.add(allowed.readable, name)
+                    allowed.add(allowed.readable, key)
             if denied:
                 if self._denied is None:
                     self._denied = set()
                 self._denied.add(place)
+
+    def _name_of(self, each: FetchSessionPartition) -> str:
+        """Return the topic's name; empty for an id that is not known."""
+        if each.topic:
+            return each.topic
+        topic = self._services.cluster.current.topic_by_id.get(each.topic_id)
+        return each.name if topic is None else topic.name
 
     async def _authorize_in_slices(self, ctx: Request, *, is_denied: bool) -> None:
         slices = self._services.slices

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from ottla.broker.delayed_produce import DelayedProduce
 from ottla.broker.remote.transaction_verification import TransactionSupportedOperation, TransactionVerification
-from ottla.broker.requests.allowed_topics import allowed_topics
+from ottla.broker.requests.allowed_topics import TopicKey, allowed_topics
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
@@ -149,24 +149,26 @@ def _is_denied(ctx: Request, transactional_id: str | None) -> bool:
 def _writable(ctx: Request, operation: DelayedProduce, topics: list[ProduceTopic]) -> list[ProduceTopic]:
     """Refuse the topics that the client may not write; return the others."""
     by_id, allowed = ctx.api_version >= FIRST_WITH_TOPIC_IDS, allowed_topics(ctx)
-    writable: list[ProduceTopic] = []
+    denied: list[ProduceTopic] | None = None
     for topic in topics:
+        key: TopicKey = topic.wire_name if by_id else topic.name
+        if key in allowed.writable:
+            continue
         name = topic.name
         if by_id:
             view = ctx.services.cluster.current.topic_by_id.get(topic.wire_name)
             if view is None:  # which is its error
-                writable.append(topic)
                 continue
             name = view.name
-        if name in allowed.writable:
-            writable.append(topic)
-        elif WRITE.denies(ctx, name):
-            for part in topic.partitions:
-                operation.refuse(part, WRITE.error)
-        else:
-            allowed.add(allowed.writable, name)
-            writable.append(topic)
-    return writable
+        if not WRITE.denies(ctx, name):
+            allowed.add(allowed.writable, key)
+            continue
+        for part in topic.partitions:
+            operation.refuse(part, WRITE.error)
+        if denied is None:
+            denied = []
+        denied.append(topic)
+    return topics if denied is None else [topic for topic in topics if topic not in denied]
 
 
 def _has_transactional_batch(topics: Sequence[ProduceTopic]) -> bool:

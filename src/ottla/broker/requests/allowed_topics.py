@@ -12,6 +12,8 @@ from ottla.broker.requests.request import Request
 
 NAMES_MAX: Final = 64
 """Topics that are remembered of a connection, for each operation; when there are more, all are forgotten."""
+TopicKey = str | bytes
+"""As a request names a topic: its name, or its id."""
 
 
 class AllowedTopics:
@@ -19,31 +21,29 @@ class AllowedTopics:
 
     __slots__ = ("acls", "identity", "is_kept", "readable", "writable")
 
-    def __init__(self) -> None:
-        self.acls: object = None
-        self.identity: object = None
-        self.is_kept = True  # False: the audit log has an entry for each operation that is allowed
-        self.readable: set[str] = set()
-        self.writable: set[str] = set()
+    def __init__(self, acls: int = 0, identity: object = None, *, is_kept: bool = True) -> None:
+        self.acls = acls  # the number of the index
+        self.identity = identity
+        self.is_kept = is_kept  # False: the audit log has an entry for each operation that is allowed
+        self.readable: set[TopicKey] = set()
+        self.writable: set[TopicKey] = set()
 
-    def add(self, names: set[str], name: str) -> None:
+    def add(self, topics: set[TopicKey], topic: TopicKey) -> None:
         """Note a topic in one of the two sets."""
         if self.is_kept:
-            if len(names) >= NAMES_MAX:
-                names.clear()
-            names.add(name)
+            if len(topics) >= NAMES_MAX:
+                topics.clear()
+            topics.add(topic)
 
 
 def allowed_topics(ctx: Request) -> AllowedTopics:
     """Return what is known of the client of a request. It is empty if the ACLs or the client have changed."""
     services, connection = ctx.services, ctx.connection
-    acls: object = services.cluster.current.acls
+    acls: int = services.cluster.current.acls.number
     known = connection.allowed
-    if isinstance(known, AllowedTopics) and known.acls is acls and known.identity is ctx.identity:
+    if isinstance(known, AllowedTopics) and known.acls == acls and known.identity is ctx.identity:
         return known
-    allowed = AllowedTopics()
-    allowed.acls, allowed.identity = acls, ctx.identity
     audit_log = services.audit_log
-    allowed.is_kept = audit_log is None or not audit_log.logs_allowed
+    allowed = AllowedTopics(acls, ctx.identity, is_kept=audit_log is None or not audit_log.logs_allowed)
     connection.allowed = allowed
     return allowed

@@ -111,7 +111,11 @@ class RequestDriver:
                 except LongRequest:
                     self._begin_long(request, api, frame)
                     return
-            if self._authorizer is not None and not request.is_routed and self._is_denied(request, api, body):
+            if (
+                self._authorizer is not None
+                and not request.is_routed
+                and self._is_denied(request, api, body, has_waited=begun is not None)
+            ):
                 return
             if api.controller_only and self._must_forward(request):
                 self._begin(self._forward(request, body, bytes(frame)), request)
@@ -231,16 +235,17 @@ class RequestDriver:
 
     # ---- Authorize
 
-    def _is_denied(self, request: Request, api: LoadedApi, body: Any) -> bool:
+    def _is_denied(self, request: Request, api: LoadedApi, body: Any, *, has_waited: bool) -> bool:
         """Respond to a request that is denied as a whole.
 
         While the ACLs may be older than they may be the client is disconnected, which it takes for what it is: another
-        broker may know more.
+        broker may know more. The clock is read only if the answer may not be the same as when the request arrived.
         """
         age, authorizer = self._snapshot_age, self._authorizer
         if (
             age is not None
             and authorizer is not None
+            and (has_waited or request.arrived > age.holds_until_s)
             and request.connection.is_signed_in
             and age.is_too_old()
             and not authorizer.is_super_user(request.identity)
