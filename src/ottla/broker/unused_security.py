@@ -56,8 +56,8 @@ def _secrets_in_clear(given: Mapping[str, SettingText], net: NetConfig) -> list[
         if protocols[endpoint.listener] is SecurityProtocol.SASL_PLAINTEXT and not is_loopback(endpoint.host):
             enabled = load(SaslConfig, given, listener=endpoint.listener).enabled_mechanisms
             warnings += (
-                f"listener {endpoint.listener} is not encrypted and {mechanism} sends {secrets} as they are: whoever "
-                f"sees its traffic can sign in by them. Map it to SASL_SSL, or let clients sign in by SCRAM"
+                f"listener {endpoint.listener} is not encrypted and {mechanism} sends {secrets} as they are: all "
+                f"who see its traffic can sign in by them. Map it to SASL_SSL, or let clients sign in by SCRAM"
                 for mechanism, secrets in _SENDING_SECRETS.items()
                 if mechanism in enabled
             )

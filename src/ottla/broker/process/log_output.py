@@ -67,7 +67,7 @@ class Repeats:
 class LineFormatter(logging.Formatter):
     """Writes a message in one line, whatever texts of clients it has: a line break could begin a forged line."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in logging
         """Return the line, with characters that are not printed as escapes; a traceback follows it."""
         line = super().formatMessage(record)
         if line.isprintable():
