@@ -73,11 +73,12 @@ async def _scrape(reader: MetricsReader, name: str) -> None:
     await asyncio.sleep(0)
     gc.collect(1)
     began, processor = time.perf_counter(), time.process_time()
-    scrape = await reader.scrape("")
+    scrape, size = await reader.scrape(""), 0
+    while piece := await scrape.next_piece():
+        size += len(piece)
     took, used = time.perf_counter() - began, time.process_time() - processor
     watching.cancel()
     longest = max(after - before for before, after in pairwise(turns))
-    size = sum(map(len, scrape.body))
     sys.stdout.write(
         f"{name}: {took * 1000:.0f} ms ({used * 1000:.0f} ms of processor time), {size / 1e6:.1f} MB, "
         f"{len(turns)} turns, the longest {longest * 1000:.1f} ms\n"

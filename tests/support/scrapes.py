@@ -42,7 +42,7 @@ class Scraped:
 async def scrape(reader: MetricsReader, accept: str = "") -> Scraped:
     """Scrape a broker in process."""
     scraped = await reader.scrape(accept)
-    return Scraped(b"".join(scraped.body).decode(), is_openmetrics="openmetrics" in scraped.content_type)
+    return Scraped(await scraped.text(), is_openmetrics="openmetrics" in scraped.content_type)
 
 
 def together(pages: Iterable[Scraped], name: str, **labels: object) -> list[float]:

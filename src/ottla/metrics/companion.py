@@ -29,7 +29,7 @@ from ottla.http.web import (
     problem,
 )
 from ottla.metrics.health import Health, liveness, readiness
-from ottla.metrics.reader import MetricsReader
+from ottla.metrics.reader import MetricsReader, Scrape
 from ottla.metrics.request_times import RequestTimes
 
 if TYPE_CHECKING:  # imported where it is asked for
@@ -110,7 +110,12 @@ class BrokerCompanion:
             )
         except TimeoutError:
             return problem(UNAVAILABLE, f"the broker was not read within {_SCRAPE_WITHIN_S:g} s")
-        return StreamingResponse(iter_pieces(scrape.body), media_type=scrape.content_type)
+        return StreamingResponse(self._pieces(scrape), media_type=scrape.content_type)
+
+    async def _pieces(self, scrape: Scrape) -> AsyncIterator[bytes]:
+        """Fetch a page from the broker's loop as fast as the client reads it."""
+        while piece := await self.on_broker_loop(scrape.next_piece, within_s=_SCRAPE_WITHIN_S):
+            yield piece
 
     # ---- Events
 
@@ -179,12 +184,6 @@ class BrokerCompanion:
         assert self._loop is not None
         running = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
         return await asyncio.wait_for(running, within_s)
-
-
-async def iter_pieces(body: Sequence[bytes]) -> AsyncIterator[bytes]:
-    """Send a body in pieces, so that no copy of all of it is made."""
-    for piece in body:
-        yield piece
 
 
 async def _nothing() -> None:

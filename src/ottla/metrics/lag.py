@@ -7,8 +7,8 @@ looked up in the log once for each position, and kept while the group has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.services import Services
 from ottla.client.consumer_protocol import MalformedConsumerProtocol, read_assignment
@@ -26,6 +26,10 @@ from ottla.metrics.remote_partitions import Ends, RemotePartitions
 
 _LOOK_UP_WORK = 20
 """Units of work of reading a batch."""
+
+_NONE: Final[Mapping[int, int]] = {}
+SharePosition: TypeAlias = tuple[int, int]
+"""The first offset of a share partition that is not done with, and the records after it that are."""
 
 
 class PartitionLag(NamedTuple):
@@ -54,12 +58,27 @@ class GroupLag(NamedTuple):
     partitions: list[PartitionLag]
 
 
-class _Place(NamedTuple):
-    """Holds a partition of a group before its end is known."""
+class _TopicEnds(NamedTuple):
+    """Holds the partitions of a topic, which groups have in common, and what can be read of each; None: not known."""
 
-    where: TopicPartition
-    committed: int | None
-    acknowledged: int = 0  # of a share group: records after the position that it is done with
+    partitions: list[TopicPartition]
+    ends: list[Ends | None]
+
+
+class _Read(NamedTuple):
+    """Holds what is known of a group before its lag is computed."""
+
+    runtime: GroupRuntime
+    members: Members
+    topics: list[str]  # of which it has a partition or a commit
+    shares: Mapping[TopicPartition, SharePosition] | None  # of a share group, instead of commits
+
+    def position(self, where: TopicPartition) -> tuple[int | None, int]:
+        """Return what the group has committed, and how many records after that it is done with."""
+        if self.shares is None:
+            stored = self.runtime.offsets.get(where)
+            return None if stored is None else stored.offset, 0
+        return self.shares[where]
 
 
 class GroupLags:
@@ -69,7 +88,7 @@ class GroupLags:
         self._services = services
         self._remote = RemotePartitions(services.nodes.connect_to)
         services.cluster.subscribe(self._follow)
-        self._timestamps: dict[tuple[TopicPartition, int], int] = {}  # of first unread records, by position
+        self._timestamps: dict[TopicPartition, dict[int, int]] = {}  # of first unread records, by position
         self.groups: list[GroupLag] = []
 
     def _follow(self, old: ClusterView, new: ClusterView) -> None:
@@ -84,98 +103,107 @@ class GroupLags:
         self.groups = []
         if OFFSETS_TOPIC not in view.topics:
             return
-        groups: list[tuple[GroupRuntime, Members, list[_Place]]] = []
+        groups: list[_Read] = []
         slices = self._services.slices
         for shard in self._services.coordinators.groups.led.ready_shards():
-            async for runtime in slices.each(list(shard.groups()), work=5):
-                members = members_of(runtime.group, view)
-                places = await self._places(runtime, members, view)
-                if slices.spend(len(places)):
+            async for runtime in slices.each(list(shard.groups()), work=2):
+                read = await self._read_group(runtime, view)
+                groups.append(read)
+                if slices.spend(len(read.members.partitions) // 4):
                     await slices.yield_to_loop()
-                groups.append((runtime, members, places))
-        ends = await self._ends(view, {place.where for _, _, places in groups for place in places})
-        await self._look_up(view, groups, ends)
+        topics = await self._ends(view, {topic for read in groups for topic in read.topics})
+        await self._look_up(view, groups, topics)
         now_ms = self._services.clock.wall_ms()
-        kept: dict[tuple[TopicPartition, int], int] = {}
-        async for runtime, members, places in slices.each(groups, work=3):
-            lags = []
-            for place in places:
-                if (end := ends.get(place.where)) is None:
-                    continue
-                position = first_unread(place.committed, end.log_start)
-                records = max(0, end.end - position - place.acknowledged)
-                seconds: float | None = 0.0
-                if records:
-                    timestamp_ms = self._timestamps.get((place.where, position))
-                    if timestamp_ms is None:
-                        seconds = None
-                    else:
-                        kept[place.where, position] = timestamp_ms
-                        seconds = age_seconds(now_ms, timestamp_ms)
-                lags.append(PartitionLag(place.where, place.committed, records, seconds))
-            self.groups.append(GroupLag(runtime.group, members, runtime.offsets.changes, lags))
+        kept: dict[TopicPartition, dict[int, int]] = {}
+        async for read in slices.each(groups):
+            lags = self._lags(read, topics, now_ms, kept)
+            self.groups.append(GroupLag(read.runtime.group, read.members, read.runtime.offsets.changes, lags))
+            if slices.spend(len(lags) // 2):
+                await slices.yield_to_loop()
         self._timestamps = kept
 
-    async def _places(self, runtime: GroupRuntime, members: Members, view: ClusterView) -> list[_Place]:
-        """Return the partitions of a group: all of each topic of which it has one."""
+    async def _read_group(self, runtime: GroupRuntime, view: ClusterView) -> _Read:
+        """Return a group with all topics of which it has a partition."""
         group = runtime.group
+        members = members_of(group, view)
         if isinstance(group, ShareGroup):
-            return await self._share_places(group, view)
-        committed = runtime.offsets
-        topics = {partition.topic for partition in committed} | {partition.topic for partition in members.partitions}
-        places = []
-        for topic in topics:
-            if topic in view.topics:
-                for index in range(len(view.topics[topic].partitions)):
-                    where = TopicPartition(topic, index)
-                    stored = committed.get(where)
-                    places.append(_Place(where, None if stored is None else stored.offset))
-        return places
+            shares = await self._share_positions(group, view)
+            return _Read(runtime, members, sorted({where.topic for where in shares}), shares)
+        names = {where.topic for where in runtime.offsets}
+        names.update(where.topic for where in members.partitions)
+        return _Read(runtime, members, [name for name in names if name in view.topics], None)
 
-    async def _share_places(self, group: ShareGroup, view: ClusterView) -> list[_Place]:
+    async def _share_positions(self, group: ShareGroup, view: ClusterView) -> dict[TopicPartition, SharePosition]:
         try:
             states = await self._services.coordinators.share_groups.offsets(group.group_id, None)
         except KafkaError:
-            return []
-        places = []
+            return {}
+        positions = {}
         for (topic_id, index), state in states.items():
             topic = view.topic_by_id.get(topic_id.bytes)
             if topic is not None and not isinstance(state, KafkaError) and state.start_offset >= 0:
                 where = TopicPartition(topic.name, index)
-                acknowledged = max(0, state.delivery_complete_count)
-                places.append(_Place(where, state.start_offset, acknowledged=acknowledged))
-        return places
+                positions[where] = state.start_offset, max(0, state.delivery_complete_count)
+        return positions
 
-    async def _ends(self, view: ClusterView, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
-        own, ends_of, others = self._services.replicas.partitions, dict[TopicPartition, Ends](), []
-        for where in partitions:
-            partition = own.get(where)
-            if partition is not None and partition.is_serving:
-                end = min(partition.last_stable_offset, partition.high_watermark)
-                ends_of[where] = Ends(partition.log.log_start_offset, end)
-            else:
-                others.append(where)
+    def _lags(
+        self, read: _Read, topics: Mapping[str, _TopicEnds], now_ms: int, kept: dict[TopicPartition, dict[int, int]]
+    ) -> list[PartitionLag]:
+        """Compute the lag of a group in all partitions whose ends are known, and keep the timestamps that it needs."""
+        lags = []
+        for where, end in _partitions(read, topics):
+            committed, done = read.position(where)
+            position = first_unread(committed, end.log_start)
+            records = max(0, end.end - position - done)
+            seconds: float | None = 0.0
+            if records:
+                timestamp_ms = self._timestamps.get(where, _NONE).get(position)
+                if timestamp_ms is None:
+                    seconds = None
+                else:
+                    kept.setdefault(where, {})[position] = timestamp_ms
+                    seconds = age_seconds(now_ms, timestamp_ms)
+            lags.append(PartitionLag(where, committed, records, seconds))
+        return lags
+
+    async def _ends(self, view: ClusterView, names: set[str]) -> dict[str, _TopicEnds]:
+        own, topics, others = self._services.replicas.partitions, dict[str, _TopicEnds](), list[TopicPartition]()
+        slices = self._services.slices
+        async for name in slices.each(names):
+            if name not in view.topics:
+                continue
+            known = topics[name] = _TopicEnds([], [])
+            for index in range(len(view.topics[name].partitions)):
+                where = TopicPartition(name, index)
+                partition = own.get(where)
+                end: Ends | None = None
+                if partition is not None and partition.is_serving:
+                    where = partition.topic_partition  # not another one for the same
+                    end = Ends(partition.log.log_start_offset, partition.last_stable_offset)
+                else:
+                    others.append(where)
+                known.partitions.append(where)
+                known.ends.append(end)
+            if slices.spend(len(known.ends) // 3):
+                await slices.yield_to_loop()
         if others:
-            ends_of |= await self._remote.ends(view, others)
-        return ends_of
+            for (name, index), answered in (await self._remote.ends(view, others)).items():
+                topics[name].ends[index] = answered
+        return topics
 
-    async def _look_up(
-        self,
-        view: ClusterView,
-        groups: list[tuple[GroupRuntime, Members, list[_Place]]],
-        ends: Mapping[TopicPartition, Ends],
-    ) -> None:
+    async def _look_up(self, view: ClusterView, groups: list[_Read], topics: Mapping[str, _TopicEnds]) -> None:
         """Find the timestamps of first unread records that are not known."""
         own, slices = self._services.replicas.partitions, self._services.slices
         remote: list[dict[TopicPartition, int]] = []
-        asked = {
-            (place.where, position)
-            for _, _, places in groups
-            for place in places
-            if (end := ends.get(place.where)) is not None
-            and (position := first_unread(place.committed, end.log_start)) < end.end
-        }
-        async for where, position in slices.each(asked - self._timestamps.keys(), work=_LOOK_UP_WORK):
+        asked: set[tuple[TopicPartition, int]] = set()
+        async for read in slices.each(groups):
+            for where, end in _partitions(read, topics):
+                position = first_unread(read.position(where)[0], end.log_start)
+                if position < end.end and position not in self._timestamps.get(where, _NONE):
+                    asked.add((where, position))
+            if slices.spend(len(read.topics) * 2):
+                await slices.yield_to_loop()
+        async for where, position in slices.each(asked, work=_LOOK_UP_WORK):
             partition = own.get(where)
             if partition is None or not partition.is_serving:
                 _add_to_first(remote, where, position)
@@ -185,10 +213,20 @@ class GroupLags:
             except KafkaError:
                 continue
             if timestamp_ms is not None and timestamp_ms >= 0:
-                self._timestamps[where, position] = timestamp_ms
+                self._timestamps.setdefault(where, {})[position] = timestamp_ms
         for positions in remote:
             for where, timestamp_ms in (await self._remote.timestamps(view, positions)).items():
-                self._timestamps[where, positions[where]] = timestamp_ms
+                self._timestamps.setdefault(where, {})[positions[where]] = timestamp_ms
+
+
+def _partitions(read: _Read, topics: Mapping[str, _TopicEnds]) -> Iterator[tuple[TopicPartition, Ends]]:
+    """Yield the partitions of a group whose ends are known: all of each of its topics; of share groups those it has."""
+    for name in read.topics:
+        known = topics.get(name)
+        if known is not None:
+            for where, end in zip(known.partitions, known.ends, strict=True):
+                if end is not None and (read.shares is None or where in read.shares):
+                    yield where, end
 
 
 def _add_to_first(remote: list[dict[TopicPartition, int]], where: TopicPartition, position: int) -> None:

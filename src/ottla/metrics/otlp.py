@@ -69,7 +69,7 @@ class OtlpPush:
     async def push(self) -> bool:
         """Push once; return whether the collector took it."""
         scrape = await self._reader.scrape("")
-        is_taken = await asyncio.to_thread(self._send, b"".join(scrape.body).decode(), self._clock.wall_ms() * _NS)
+        is_taken = await asyncio.to_thread(self._send, await scrape.text(), self._clock.wall_ms() * _NS)
         if not is_taken and not self._is_failing:  # one line, however long it takes
             log.warning("the metrics could not be pushed by OTLP; it is tried again each %g s", self._interval_s)
         self._is_failing = not is_taken

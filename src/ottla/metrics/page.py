@@ -1,20 +1,24 @@
 """Collects the samples of one scrape, and formats them as Prometheus text or OpenMetrics.
 
 A family is declared once, in the module that reads it; `FAMILIES` has all of them, and docs/metrics.md is generated
-from it. A broker may have hundreds of thousands of samples, so a sample becomes its line of text at once.
+from it. A broker may have hundreds of thousands of samples. So those of partitions are kept as numbers beside labels
+that several families share (`Rows`), and become text a piece at a time while a page is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ottla.core.histogram import Histogram
 
 COUNTER, GAUGE, HISTOGRAM, SUMMARY = "counter", "gauge", "histogram", "summary"
 
-LINES_OF_PIECE: Final = 2_000
-"""Lines that are joined in one turn of the loop."""
+PIECE_CHARS: Final = 128 << 10
+"""A piece of a page that is formatted at once has no more than this and one entry: well below a millisecond's work."""
+
+ROWS_MAX: Final = 250
+"""Samples of one `Rows`."""
 
 
 class Family(NamedTuple):
@@ -57,27 +61,61 @@ def labels_of(**values: object) -> str:
     return ",".join(f'{name}="{escape(str(value))}"' for name, value in values.items())
 
 
+class Rows(NamedTuple):
+    r"""Holds samples of one family that are not formatted yet.
+
+    >>> print(Rows('{topic="t"} %d\n{topic="u"} %d', (1, 2)).text("lag"), end="")
+    lag{topic="t"} 1
+    lag{topic="u"} 2
+    """
+
+    lines: str  # labels in braces and `%d`, or `%s` for fractions; without the names
+    values: tuple[float, ...]
+
+    def text(self, name: str) -> str:
+        """Return the lines of a family with this name."""
+        return f"{name}{self.lines.replace(_NEWLINE, _NEWLINE + name)}\n" % self.values
+
+
+_NEWLINE: Final = "\n"
+
+
+def escape_row(text: str) -> str:
+    """Return the value of a label as it is written in the lines of `Rows`, which are a format of values, too.
+
+    >>> escape_row("100 %")
+    '100 %%'
+    """
+    return escape(text).replace("%", "%%")
+
+
 class Page:
-    """Holds the lines of one scrape."""
+    """Holds the samples of one scrape."""
 
     def __init__(self) -> None:
-        self._lines: dict[Family, list[str]] = {}
+        self._entries: dict[Family, list[str | Rows]] = {}
 
-    def lines_of(self, of: Family) -> list[str]:
-        """Return the list to which lines of a family are added, for those who have many."""
-        lines = self._lines.get(of)
-        if lines is None:
-            lines = self._lines[of] = []
-        return lines
+    def _entries_of(self, of: Family) -> list[str | Rows]:
+        entries = self._entries.get(of)
+        if entries is None:
+            entries = self._entries[of] = []
+        return entries
+
+    def add_rows(self, lines: Sequence[str], families: Sequence[Family], values: Sequence[Sequence[float]]) -> None:
+        """Add samples of several gauges that have their labels in common: a line of `Rows`, and values, for each."""
+        if lines:
+            joined = _NEWLINE.join(lines)
+            for of, column in zip(families, zip(*values, strict=True), strict=True):
+                self._entries_of(of).append(Rows(joined, column))
 
     def add(self, of: Family, value: float, labels: str = "") -> None:
         """Add a sample. A counter's has the suffix that both formats want."""
         name = f"{of.name}_total" if of.kind == COUNTER else of.name
-        self.lines_of(of).append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
+        self._entries_of(of).append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
 
     def add_histogram(self, of: Family, histogram: Histogram, labels: str = "") -> None:
         """Add a histogram, in seconds."""
-        lines, prefix, seen = self.lines_of(of), f"{labels}," if labels else "", 0
+        lines, prefix, seen = self._entries_of(of), f"{labels}," if labels else "", 0
         for bucket, count in enumerate(histogram.counts[:-1]):
             seen += count
             lines.append(f'{of.name}_bucket{{{prefix}le="{(1 << bucket) / 1e6!r}"}} {seen}\n')
@@ -88,7 +126,7 @@ class Page:
 
     def add_summary(self, of: Family, histogram: Histogram, labels: str = "") -> None:
         """Add quantiles, in milliseconds, as Kafka's metrics have them."""
-        lines, prefix = self.lines_of(of), f"{labels}," if labels else ""
+        lines, prefix = self._entries_of(of), f"{labels}," if labels else ""
         for quantile in (0.5, 0.75, 0.95, 0.98, 0.99, 0.999):
             lines.append(f'{of.name}{{{prefix}quantile="{quantile}"}} {histogram.quantile_us(quantile) / 1000!r}\n')
         braces = f"{{{labels}}}" if labels else ""
@@ -99,14 +137,26 @@ class Page:
     @property
     def samples(self) -> int:
         """Return how many lines there are."""
-        return sum(map(len, self._lines.values()))
+        return sum(
+            len(entry.values) if isinstance(entry, Rows) else 1
+            for entries in self._entries.values()
+            for entry in entries
+        )
 
     def pieces(self, *, is_openmetrics: bool) -> Iterator[bytes]:
         """Yield the text in pieces; the end of OpenMetrics is the caller's to write."""
-        for declared, lines in self._lines.items():
-            yield heading(declared, is_openmetrics=is_openmetrics).encode()
-            for first in range(0, len(lines), LINES_OF_PIECE):
-                yield "".join(lines[first : first + LINES_OF_PIECE]).encode()
+        piece, size = list[str](), 0
+        for declared, entries in self._entries.items():
+            piece.append(heading(declared, is_openmetrics=is_openmetrics))
+            for entry in entries:
+                text = entry.text(declared.name) if isinstance(entry, Rows) else entry
+                piece.append(text)
+                size += len(text)
+                if size >= PIECE_CHARS:
+                    yield "".join(piece).encode()
+                    piece, size = [], 0
+        if piece:
+            yield "".join(piece).encode()
 
 
 def heading(declared: Family, *, is_openmetrics: bool) -> str:

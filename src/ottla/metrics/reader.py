@@ -1,4 +1,4 @@
-"""Reads a broker at each scrape, on its loop and in slices, and formats what it has read.
+"""Reads a broker at each scrape, on its loop and in slices, and formats what it has read as it is sent.
 
 One scrape runs at a time. What the process itself uses (memory, processor, descriptors, the garbage collector) comes
 from prometheus_client's own collectors.
@@ -7,14 +7,15 @@ from prometheus_client's own collectors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from ottla.broker.broker import Broker
+from ottla.limits.loop_slices import LoopSlices
 from ottla.metrics.collectors import client_metrics, cluster, groups, node, partitions, probe, requests
 from ottla.metrics.lag import GroupLags
 from ottla.metrics.loop_watch import LoopWatch
@@ -39,13 +40,32 @@ SCRAPE_SECONDS = family("ottla_scrape_seconds", GAUGE, "Seconds that it took to 
 SCRAPE_SAMPLES = family("ottla_scrape_samples", GAUGE, "Samples of this page, besides this one", group="Broker")
 _START_POLL_S = 0.2
 _EOF = b"# EOF\n"
+_CHARS_OF_UNIT = 2_000  # that are formatted in a unit of work
 
 
-class Scrape(NamedTuple):
-    """Holds the answer to a scrape."""
+class Scrape:
+    """Holds what one scrape has read, and formats it as it is sent: numbers take a fifth of the memory of their text.
 
-    content_type: str
-    body: Sequence[bytes]
+    Lives on the broker's loop.
+    """
+
+    def __init__(self, content_type: str, pieces: Iterator[bytes], slices: LoopSlices | None) -> None:
+        self.content_type = content_type
+        self._pieces, self._slices = pieces, slices
+
+    async def next_piece(self) -> bytes:
+        """Return some more of the page; nothing at its end."""
+        piece = next(self._pieces, b"")
+        if self._slices is not None and self._slices.spend(1 + len(piece) // _CHARS_OF_UNIT):
+            await self._slices.yield_to_loop()
+        return piece
+
+    async def text(self) -> str:
+        """Return the whole page."""
+        pieces = []
+        while piece := await self.next_piece():
+            pieces.append(piece)
+        return b"".join(pieces).decode()
 
 
 class MetricsReader:
@@ -93,17 +113,13 @@ class MetricsReader:
         encoder, content_type = choose_encoder(accept)
         is_openmetrics = encoder is not generate_latest and "openmetrics" in content_type
         page = await self.read()
-        body: list[bytes] = []
         slices = None if self._broker.services is None else self._broker.services.slices
-        for piece in page.pieces(is_openmetrics=is_openmetrics):
-            body.append(piece)
-            if slices is not None and slices.spend(1 + len(piece) // 1000):
-                await slices.yield_to_loop()
+        return Scrape(content_type, self._pieces(page, is_openmetrics=is_openmetrics), slices)
+
+    def _pieces(self, page: Page, *, is_openmetrics: bool) -> Iterator[bytes]:
+        yield from page.pieces(is_openmetrics=is_openmetrics)
         process: bytes = (generate_openmetrics if is_openmetrics else generate_latest)(self._process)
-        body.append(process.removesuffix(_EOF))
-        if is_openmetrics:
-            body.append(_EOF)
-        return Scrape(content_type, body)
+        yield process.removesuffix(_EOF) + (_EOF if is_openmetrics else b"")
 
     async def read(self) -> Page:
         """Return what all collectors read. A broker that starts has nothing yet."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ottla.core.ids import GroupType
 from ottla.groups.classic.group import ClassicGroup
 from ottla.metrics.lag import GroupLag
-from ottla.metrics.page import COUNTER, GAUGE, Page, escape, family
+from ottla.metrics.page import COUNTER, GAUGE, ROWS_MAX, Family, Page, escape, escape_row, family
 from ottla.metrics.reading import Reading
 
 _KE, _KM, _OWN, _KAFKA = "Names of kafka_exporter", "Names of kminion", "Lag", "Groups"
@@ -126,7 +126,7 @@ _STABLE = "Stable"
 def collect(reading: Reading, page: Page) -> Iterator[None]:
     """Format what `GroupLags` has read."""
     states: Counter[tuple[str, str]] = Counter()
-    left, commits, left_out = reading.services.config.metrics.partitions_max, 0, 0
+    left, commits, left_out, block = reading.services.config.metrics.partitions_max, 0, 0, _Block()
     for lag in reading.lags.groups:
         summary = lag.group.summary
         states[str(summary.type.value), summary.state] += 1
@@ -136,9 +136,13 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
         commits += sum(partition.committed is not None for partition in lag.partitions)
         _group(reading, page, lag)
         if has_series:
-            _partitions(page, lag)
-        if reading.slices.spend(10 + 3 * len(lag.partitions)):
+            block.add(lag)
+            if block.is_full:
+                block.add_to(page)
+                block = _Block()
+        if reading.slices.spend(6 + 2 * len(lag.partitions)):
             yield
+    block.add_to(page)
     for (protocol, state), count in sorted(states.items()):
         page.add(STATES, count, f'protocol="{protocol}",state="{state}"')
     page.add(GROUPS, len(reading.lags.groups))
@@ -174,37 +178,87 @@ class _TopicSums:
         self.members: set[str] = set()
 
 
-def _partitions(page: Page, lag: GroupLag) -> None:
-    """Add the series of a group's partitions, and their sums by topic."""
-    name, is_share = escape(lag.group.group_id), lag.group.summary.type is GroupType.SHARE
-    topics: dict[str, _TopicSums] = {}
-    for where, committed, records, seconds in lag.partitions:
-        sums = topics.get(where.topic) or topics.setdefault(where.topic, _TopicSums())
-        topic = escape(where.topic)
-        sums.lag += records
-        own = f'group="{name}",topic="{topic}",partition="{where.partition}"'
-        if seconds is not None:
-            page.add(SECONDS, seconds, own)
-        if is_share:
-            page.add(SHARE_RECORDS, records, own)
-            continue
-        theirs = f'consumergroup="{name}",topic="{topic}",partition="{where.partition}"'
-        page.add(LAG, records, theirs)
-        page.add(KM_LAG, records, f'group_id="{name}",topic_name="{topic}",partition_id="{where.partition}"')
-        if committed is not None:
-            page.add(OFFSET, committed, theirs)
-            sums.offsets += committed
-    for where, member in lag.members.partitions.items():
-        if (assigned := topics.get(where.topic)) is not None:
-            assigned.assigned += 1
-            assigned.members.add(member)
-    for topic_name, sums in topics.items():
-        labels = f'group_id="{name}",topic_name="{escape(topic_name)}"'
-        page.add(KM_TOPIC_LAG, sums.lag, labels)
-        page.add(KM_TOPIC_MEMBERS, len(sums.members), labels)
-        page.add(KM_ASSIGNED, sums.assigned, labels)
+class _Block:
+    """The samples of the partitions and topics of some groups: labels, and beside each the values of its families."""
+
+    def __init__(self) -> None:
+        self._samples: dict[tuple[Family, ...], tuple[list[str], list[tuple[float, ...]]]] = {}
+        self._partitions = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it is time to add it to a page."""
+        return self._partitions >= ROWS_MAX
+
+    def add_to(self, page: Page) -> None:
+        """Add what there is."""
+        for families, (lines, values) in self._samples.items():
+            page.add_rows(lines, families, values)
+
+    def _of(self, *families: Family) -> tuple[list[str], list[tuple[float, ...]]]:
+        samples = self._samples.get(families)
+        if samples is None:
+            samples = self._samples[families] = ([], [])
+        return samples
+
+    def add(self, lag: GroupLag) -> None:
+        """Add the partitions of a group, and their sums by topic."""
+        name, is_share = escape_row(lag.group.group_id), lag.group.summary.type is GroupType.SHARE
+        topics: dict[str, _TopicSums] = {}
+        for where, committed, records, _ in lag.partitions:
+            sums = topics.get(where.topic)
+            if sums is None:
+                sums = topics[where.topic] = _TopicSums()
+            sums.lag += records
+            sums.offsets += committed or 0
+        for where, member in lag.members.partitions.items():
+            if (assigned := topics.get(where.topic)) is not None:
+                assigned.assigned += 1
+                assigned.members.add(member)
+        self._partitions += len(lag.partitions)
+        self._add_lags(name, lag, is_share=is_share)
         if not is_share:
-            theirs = f'consumergroup="{name}",topic="{escape(topic_name)}"'
-            page.add(LAG_SUM, sums.lag, theirs)
-            page.add(OFFSET_SUM, sums.offsets, theirs)
-            page.add(KM_OFFSET_SUM, sums.offsets, labels)
+            self._add_offsets(name, lag)
+        self._add_topics(name, topics, is_share=is_share)
+
+    def _add_lags(self, name: str, lag: GroupLag, *, is_share: bool) -> None:
+        age_lines, ages = self._of(SECONDS)
+        share_lines, share_records = self._of(SHARE_RECORDS)
+        for (topic, index), _, records, seconds in lag.partitions:
+            labels = f'{{group="{name}",topic="{topic}",partition="{index}"}}'
+            if seconds is not None:
+                age_lines.append(f"{labels} %s")
+                ages.append((seconds,))
+            if is_share:
+                share_lines.append(f"{labels} %d")
+                share_records.append((records,))
+
+    def _add_offsets(self, name: str, lag: GroupLag) -> None:
+        """Add the names of the exporters, which know no share groups."""
+        lag_lines, lags = self._of(LAG)
+        km_lines, km_lags = self._of(KM_LAG)
+        offset_lines, offsets = self._of(OFFSET)
+        for (topic, index), committed, records, _ in lag.partitions:
+            labels = f'{{consumergroup="{name}",topic="{topic}",partition="{index}"}} %d'
+            value = (records,)
+            lag_lines.append(labels)
+            lags.append(value)
+            km_lines.append(f'{{group_id="{name}",topic_name="{topic}",partition_id="{index}"}} %d')
+            km_lags.append(value)
+            if committed is not None:
+                offset_lines.append(labels)
+                offsets.append((committed,))
+
+    def _add_topics(self, name: str, topics: Mapping[str, _TopicSums], *, is_share: bool) -> None:
+        km_lines, km_values = self._of(KM_TOPIC_LAG, KM_TOPIC_MEMBERS, KM_ASSIGNED)
+        km_offset_lines, km_offsets = self._of(KM_OFFSET_SUM)
+        lines, values = self._of(LAG_SUM, OFFSET_SUM)
+        for topic, sums in topics.items():
+            labels = f'{{group_id="{name}",topic_name="{topic}"}} %d'
+            km_lines.append(labels)
+            km_values.append((sums.lag, len(sums.members), sums.assigned))
+            if not is_share:
+                km_offset_lines.append(labels)
+                km_offsets.append((sums.offsets,))
+                lines.append(f'{{consumergroup="{name}",topic="{topic}"}} %d')
+                values.append((sums.lag, sums.offsets))

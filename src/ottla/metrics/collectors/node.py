@@ -117,7 +117,7 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
     yield from _connections(reading, page)
     _flushes(reading, page)
     yield
-    _directories(reading, page)
+    yield from _directories(reading, page)
     _cleaner(reading, page)
     yield
     yield from _transactions(reading, page)
@@ -177,7 +177,7 @@ def _sum(histograms: Iterable[Histogram]) -> Histogram:
     return total
 
 
-def _directories(reading: Reading, page: Page) -> None:
+def _directories(reading: Reading, page: Page) -> Iterator[None]:
     directories = reading.services.replicas.directories
     page.add(OFFLINE, len(directories.offline))
     for path in directories.offline:
@@ -186,7 +186,10 @@ def _directories(reading: Reading, page: Page) -> None:
     for directory in directories.online:
         labels = f'directory="{escape(str(directory.path))}"'
         page.add(DIRECTORY_OFFLINE, 0, labels_of(logdirectory=directory.path))
-        stored += sum(log.size_bytes for log in directory.logs.values())
+        for log in list(directory.logs.values()):
+            stored += log.size_bytes
+            if reading.slices.spend():
+                yield
         try:
             total, free = directory.disk_bytes()
         except OSError:  # the disk does not report its size

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ottla.metadata_store.cluster_view import NO_LEADER, TopicView
-from ottla.metrics.page import COUNTER, GAUGE, Page, escape, family
+from ottla.metrics.page import COUNTER, GAUGE, ROWS_MAX, Page, escape_row, family
 from ottla.metrics.reading import Reading
 from ottla.replication.partition import Partition
 
@@ -118,7 +118,11 @@ LEFT_OUT = family(
     group=_KAFKA,
 )
 
-WORK = 5
+_OF_REPLICA = (LOG_SIZE, LOG_START, LOG_END, SEGMENTS)
+_OF_LEADER, _OF_LEADER_KM = (CURRENT_OFFSET, OLDEST_OFFSET), (HIGH_WATER_MARK, LOW_WATER_MARK)
+_OF_TOPIC = (HIGH_SUM, LOW_SUM, TOPIC_BYTES)
+_OF_STATE = (LEADER, REPLICAS, IN_SYNC, IS_PREFERRED, IS_UNDER_REPLICATED)
+_WORK = 3
 
 
 class _Counts:
@@ -129,106 +133,116 @@ class _Counts:
         self.topics: dict[str, list[int]] = {}  # high watermarks, first offsets, bytes
 
 
+class _Block:
+    """The samples of some replicas: labels, and beside each the values of its families."""
+
+    def __init__(self) -> None:
+        self.replicas, self.replica_values = list[str](), list[tuple[int, int, int, int]]()
+        self.led, self.led_for_kminion = list[str](), list[str]()
+        self.led_values: list[tuple[int, int]] = []
+        self.states, self.state_values = list[str](), list[tuple[int, int, int, int, int]]()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it is time to add it to a page."""
+        return len(self.replicas) >= ROWS_MAX or len(self.states) >= ROWS_MAX
+
+    def add_to(self, page: Page) -> None:
+        """Add what there is."""
+        page.add_rows(self.replicas, _OF_REPLICA, self.replica_values)
+        page.add_rows(self.led, _OF_LEADER, self.led_values)
+        page.add_rows(self.led_for_kminion, _OF_LEADER_KM, self.led_values)
+        page.add_rows(self.states, _OF_STATE, self.state_values)
+
+
 def collect(reading: Reading, page: Page) -> Iterator[None]:
     """Read all replicas of this broker."""
-    replicas, slices, counts = reading.services.replicas, reading.slices, _Counts()
-    partitions_max = reading.services.config.metrics.partitions_max
-    replica_lines = [page.lines_of(family) for family in (LOG_SIZE, LOG_START, LOG_END, SEGMENTS)]
-    leader_lines = [
-        page.lines_of(family) for family in (CURRENT_OFFSET, OLDEST_OFFSET, HIGH_WATER_MARK, LOW_WATER_MARK)
-    ]
-    state_lines = _state_lines(page)
-    escaped: dict[str, str] = {}
+    replicas, slices, counts, block = reading.services.replicas, reading.slices, _Counts(), _Block()
+    partitions_max, look_at = reading.services.config.metrics.partitions_max, reading.traffic.look_at
     for number, partition in enumerate(list(replicas.partitions.values())):
-        reading.traffic.look_at(partition)
-        topic, index = partition.topic_partition
-        name = escaped.get(topic) or escaped.setdefault(topic, escape(topic))
-        has_series = number < partitions_max
-        counts.left_out += not has_series
-        _replica(partition, name, index, counts, replica_lines if has_series else None)
-        if partition.is_serving:
-            _leader(partition, name, index, counts, leader_lines if has_series else None)
-            view = reading.view.topics.get(topic)
-            if has_series and view is not None and index < len(view.partitions):
-                _state(view, name, index, state_lines)
-        if slices.spend(WORK):
+        look_at(partition)
+        if number < partitions_max:
+            _read(reading, partition, counts, block)
+            if block.is_full:
+                block.add_to(page)
+                block = _Block()
+        else:
+            counts.left_out += 1
+            _read(reading, partition, counts, None)
+        if slices.spend(_WORK):
             yield
     reading.traffic.forget_removed(replicas.partitions, reading.view.topics)
     if reading.is_controller:
-        yield from _without_leader(reading, state_lines)
-    _sums(reading, page, counts)
+        yield from _without_leader(reading, block)
+    block.add_to(page)
+    yield from _sums(reading, page, counts)
 
 
-def _state_lines(page: Page) -> list[list[str]]:
-    return [page.lines_of(family) for family in (LEADER, REPLICAS, IN_SYNC, IS_PREFERRED, IS_UNDER_REPLICATED)]
-
-
-def _replica(partition: Partition, name: str, index: int, counts: _Counts, lines: list[list[str]] | None) -> None:
-    log = partition.log
-    size_bytes = log.size_bytes
-    counts.topics.setdefault(name, [0, 0, 0])[2] += size_bytes
-    if lines is None:
+def _read(reading: Reading, partition: Partition, counts: _Counts, block: _Block | None) -> None:
+    """Count a replica, and add its samples if it has series of its own."""
+    topic, index = partition.topic_partition
+    log, name = partition.log, escape_row(topic)
+    size_bytes, start = log.size_bytes, log.log_start_offset
+    labels = f'{{topic="{name}",partition="{index}"}} %d'
+    sums = counts.topics.get(name)
+    if sums is None:
+        sums = counts.topics[name] = [0, 0, 0]
+    sums[2] += size_bytes
+    if block is not None:
+        block.replicas.append(labels)
+        block.replica_values.append((size_bytes, start, log.end_offset, len(log.segments)))
+    if not partition.is_serving:
         return
-    labels = f'{{topic="{name}",partition="{index}"}}'
-    size, start, end, segments = lines
-    size.append(f"kafka_log_log_size{labels} {size_bytes}\n")
-    start.append(f"kafka_log_log_logstartoffset{labels} {log.log_start_offset}\n")
-    end.append(f"kafka_log_log_logendoffset{labels} {log.end_offset}\n")
-    segments.append(f"kafka_log_log_numlogsegments{labels} {len(log.segments)}\n")
-
-
-def _leader(partition: Partition, name: str, index: int, counts: _Counts, lines: list[list[str]] | None) -> None:
-    high, low, in_sync = partition.high_watermark, partition.log.log_start_offset, len(partition.isr)
+    high, in_sync, min_isr = partition.high_watermark, len(partition.isr), partition.min_isr
     counts.led += 1
     counts.under_replicated += in_sync < len(partition.replicas)
-    counts.under_min_isr += in_sync < partition.min_isr
-    counts.at_min_isr += in_sync == partition.min_isr
-    sums = counts.topics[name]
+    counts.under_min_isr += in_sync < min_isr
+    counts.at_min_isr += in_sync == min_isr
     sums[0] += high
-    sums[1] += low
-    if lines is None:
+    sums[1] += start
+    if block is None:
         return
-    labels, kminion = f'{{topic="{name}",partition="{index}"}}', f'{{topic_name="{name}",partition_id="{index}"}}'
-    current, oldest, high_mark, low_mark = lines
-    current.append(f"kafka_topic_partition_current_offset{labels} {high}\n")
-    oldest.append(f"kafka_topic_partition_oldest_offset{labels} {low}\n")
-    high_mark.append(f"kminion_kafka_topic_partition_high_water_mark{kminion} {high}\n")
-    low_mark.append(f"kminion_kafka_topic_partition_low_water_mark{kminion} {low}\n")
+    block.led.append(labels)
+    block.led_for_kminion.append(f'{{topic_name="{name}",partition_id="{index}"}} %d')
+    block.led_values.append((high, start))
+    view = reading.view.topics.get(topic)
+    if view is not None and index < len(view.partitions):
+        _add_state(view, index, labels, block)
 
 
-def _state(topic: TopicView, name: str, index: int, lines: list[list[str]]) -> None:
+def _add_state(topic: TopicView, index: int, labels: str, block: _Block) -> None:
     """Add what the snapshot says of a partition."""
     state = topic.partitions[index]
-    labels = f'{{topic="{name}",partition="{index}"}}'
-    leader, replicas, in_sync, preferred, under_replicated = lines
-    leader.append(f"kafka_topic_partition_leader{labels} {state.leader}\n")
-    replicas.append(f"kafka_topic_partition_replicas{labels} {len(state.replicas)}\n")
-    in_sync.append(f"kafka_topic_partition_in_sync_replica{labels} {len(state.isr)}\n")
-    is_preferred = int(state.leader == state.replicas[0]) if state.replicas else 0
-    preferred.append(f"kafka_topic_partition_leader_is_preferred{labels} {is_preferred}\n")
-    is_under = int(len(state.isr) < len(state.replicas))
-    under_replicated.append(f"kafka_topic_partition_under_replicated_partition{labels} {is_under}\n")
+    leader, replicas, in_sync = state.leader, state.replicas, len(state.isr)
+    is_preferred = int(leader == replicas[0]) if replicas else 0
+    block.states.append(labels)
+    block.state_values.append((leader, len(replicas), in_sync, is_preferred, int(in_sync < len(replicas))))
 
 
-def _without_leader(reading: Reading, lines: list[list[str]]) -> Iterator[None]:
+def _without_leader(reading: Reading, block: _Block) -> Iterator[None]:
     """Add the partitions that have no leader: at most so many as have series otherwise."""
     left = reading.services.config.metrics.partitions_max
-    for topic in reading.view.topics.values():
+    for topic in list(reading.view.topics.values()):
         for state in topic.partitions:
             if state.leader == NO_LEADER and left > 0:
                 left -= 1
-                _state(topic, escape(topic.name), state.index, lines)
+                labels = f'{{topic="{escape_row(topic.name)}",partition="{state.index}"}} %d'
+                _add_state(topic, state.index, labels, block)
         if reading.slices.spend(1 + len(topic.partitions) // 20):
             yield
 
 
-def _sums(reading: Reading, page: Page, counts: _Counts) -> None:
-    replicas = reading.services.replicas
-    for name, (high, low, size_bytes) in counts.topics.items():
-        labels = f'topic_name="{name}"'
-        page.add(TOPIC_BYTES, size_bytes, labels)
-        page.add(HIGH_SUM, high, labels)
-        page.add(LOW_SUM, low, labels)
+def _sums(reading: Reading, page: Page, counts: _Counts) -> Iterator[None]:
+    replicas, lines, values = reading.services.replicas, list[str](), list[list[int]]()
+    for name, sums in counts.topics.items():
+        lines.append(f'{{topic_name="{name}"}} %d')
+        values.append(sums)
+        if len(lines) >= ROWS_MAX:
+            page.add_rows(lines, _OF_TOPIC, values)
+            lines, values = [], []
+        if reading.slices.spend():
+            yield
+    page.add_rows(lines, _OF_TOPIC, values)
     page.add(PARTITIONS, len(replicas.partitions))
     page.add(LEADERS, counts.led)
     page.add(UNDER_REPLICATED, counts.under_replicated)
