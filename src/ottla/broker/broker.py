@@ -14,7 +14,7 @@ from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig, has_secrets
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.event_config import make_events
+from ottla.broker.event_config import SLOW_REQUEST, make_events
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
@@ -148,7 +148,7 @@ class Broker:
         """
         config = self._config
         events = self._events = make_events(config.events, self._clock, self._node_id)
-        if config.events.slow_request_ms >= 0:
+        if SLOW_REQUEST in config.given and config.events.slow_request_ms >= 0:
             from ottla.broker.requests.slow_requests import SlowRequests
 
             slow_s = config.events.slow_request_ms / 1000
@@ -212,7 +212,7 @@ class Broker:
 
     def _publish(self, events: EventLog, services: Services) -> None:
         """Let handlers record events, and have all written to the topic if the settings ask for it."""
-        services.events = events
+        services.events = services.request_errors.events = events
         if self._config.events.topic_enable:
             from ottla.broker.audit_outputs import make_event_topic
 

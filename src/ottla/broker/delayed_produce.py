@@ -17,7 +17,6 @@ from typing import Final
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.handler_parts.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
-from ottla.broker.refusal_events import record_refusal
 from ottla.broker.remote.transaction_verification import TransactionVerification
 from ottla.broker.services import Services
 from ottla.core.errors import (
@@ -38,6 +37,7 @@ from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHe
 from ottla.replication.group_commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
+from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.generated.fetch import NodeEndpoint
 from ottla.wire.generated.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
@@ -142,8 +142,8 @@ class DelayedProduce(DelayedOperation):
 
     def refuse(self, part: ProducePartition, error: BaseException, topic: str = "") -> None:
         """Refuse the batch of a partition."""
-        if (events := self._services.events) is not None:
-            record_refusal(events, error, topic=topic, partition=part.index, client=self.client_id or "")
+        errors = self._services.request_errors
+        errors.refused(ApiKey.PRODUCE, error, topic=topic, partition=part.index, client=self.client_id or "")
         self._note_leader(error)
         _refuse(part, error)
 

@@ -8,6 +8,8 @@ from ottla.core.clock import Clock
 from ottla.core.events import EventLog
 from ottla.core.settings import DAY_MS, Section, Type, setting
 
+SLOW_REQUEST = "ottla.slow.request.ms"
+
 
 class EventConfig(Section):
     """Holds how many events a broker keeps, where it writes them, and the form of the log."""
@@ -43,9 +45,10 @@ class EventConfig(Section):
         doc="A round of fsyncs of a log directory that takes so long is an event and a line in the log.",
     )  # fmt: skip
     slow_request_ms: int = setting(
-        "ottla.slow.request.ms", default=-1, kind=Type.LONG, unit="milliseconds", at_least=-1,
+        SLOW_REQUEST, default=1_000, kind=Type.LONG, unit="milliseconds", at_least=-1,
         doc="A request that takes so long from its arrival to its response is an event and a line in the log. Waits "
-        "that a client asks for do not count: Fetch, ShareFetch, JoinGroup and SyncGroup. -1 turns it off.",
+        "that a client asks for do not count: Fetch, ShareFetch, JoinGroup and SyncGroup. The default is in effect "
+        "while metrics are served, since requests are timed then; where it is set, always. -1 turns it off.",
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ottla.broker.requests.request_errors import RequestErrors
 from ottla.core.clock import Clock
 from ottla.limits.loop_slices import LoopSlices
 
@@ -37,6 +38,7 @@ class Services:
 
     __slots__ = (
         "audit_log",
+        "bytes_out",
         "client_metrics",
         "clock",
         "cluster",
@@ -57,6 +59,7 @@ class Services:
         "refused_batches",
         "replica_sessions",
         "replicas",
+        "request_errors",
         "sign_ins",
         "slices",
         "stopping",
@@ -106,4 +109,6 @@ class Services:
         self.dynamic_secrets: Callable[[], DynamicSecrets] | None = None  # the broker sets it
         self.audit_log: AuditLog | None = None  # None: there is none, by the settings
         self.events: EventLog | None = None  # the broker sets it
+        self.bytes_out: dict[str, int] = {}  # by topic, to consumers, while there is an `Accounting`
+        self.request_errors = RequestErrors()  # the broker sets it, with its events
         self.stopping = asyncio.Event()

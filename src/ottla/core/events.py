@@ -1,7 +1,8 @@
 """Keeps what happened in a broker and why: rebalances, elections, refused requests, disks, slow requests.
 
 An event is made where it happens, where the cause is known. A broker keeps the last ones of each kind in memory, so
-that refused requests do not push out elections; equal ones within a minute are one with a count. Nothing of this is on
+that refused requests do not push out elections; equal ones within a minute are one with a count, and so are many
+requests of a client with one error. Nothing of this is on
 a path that a request passes without an error. Fields and kinds: docs/why.md. Design: docs/design/observability.md.
 """
 
@@ -11,7 +12,7 @@ import itertools
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -22,6 +23,7 @@ TEXT_CHARS_MAX: Final = 500
 """A longer text of a client is cut."""
 
 _MERGED_MS: Final = 60_000
+_SAMPLES: Final = 3
 _CUT: Final = "..."
 
 
@@ -60,11 +62,12 @@ class Event(NamedTuple):
     error: str = ""
     request: str = ""  # CONNECTION-CORRELATION, as in the log
     numbers: tuple[tuple[str, float], ...] = ()
+    api: str = ""  # of a request
 
     def fields(self) -> dict[str, object]:
         """Return the fields that have a value, as in JSON."""
         fields: dict[str, object] = {"kind": self.kind.value, "cause": self.cause}
-        for name in ("topic", "group", "client", "error", "request"):
+        for name in ("topic", "group", "client", "api", "error", "request"):
             if text := getattr(self, name):
                 fields[name] = text
         fields |= {name: number for name in ("partition", "node") if (number := getattr(self, name)) >= 0}
@@ -85,6 +88,58 @@ class RecordedEvent:
         """Return what GET /events has of it."""
         fields = {"number": self.number, **_fields(self.event, self.first_ms, self.count, node_id)}
         return fields if self.count == 1 else {**fields, "last": time_text(self.last_ms)}
+
+
+class _Kept:
+    """The events of one kind in memory, and which of them stand for more that are alike.
+
+    Of the requests of a client to an API with an error, no more than `_SAMPLES` are told apart in a minute. When memory
+    is full the oldest event of the API and error with the most of them leaves: however many requests fail, and whatever
+    clients they name, others stay.
+    """
+
+    def __init__(self, events_max: int) -> None:
+        self._events_max, self._size = events_max, 0
+        self._kept: dict[tuple[str, str], OrderedDict[int, RecordedEvent]] = {}  # by API and error
+        self._last: dict[Event, RecordedEvent] = {}
+        self._samples: OrderedDict[tuple[str, str, str], list[RecordedEvent]] = OrderedDict()
+
+    def alike(self, event: Event, now_ms: int) -> RecordedEvent | None:
+        """Return the event of the last minute with which this one is counted."""
+        same = self._last.get(event)
+        if same is not None and 0 <= now_ms - same.last_ms <= _MERGED_MS:
+            return same
+        samples = self._samples.get((event.client, event.api, event.error)) if event.api else None
+        if samples is None:
+            return None
+        samples[:] = [sample for sample in samples if 0 <= now_ms - sample.first_ms <= _MERGED_MS]
+        return samples[-1] if len(samples) >= _SAMPLES else None
+
+    def add(self, recorded: RecordedEvent) -> RecordedEvent | None:
+        """Keep an event; return the one that had to leave for it."""
+        event = recorded.event
+        self._last[event] = recorded
+        self._kept.setdefault((event.api, event.error), OrderedDict())[recorded.number] = recorded
+        if event.api:
+            self._samples.setdefault((event.client, event.api, event.error), []).append(recorded)
+            if len(self._samples) > self._events_max:
+                self._samples.popitem(last=False)
+        self._size += 1
+        if self._size <= self._events_max:
+            return None
+        where = max(self._kept, key=lambda key: len(self._kept[key]))
+        _, gone = self._kept[where].popitem(last=False)
+        if not self._kept[where]:
+            del self._kept[where]
+        self._size -= 1
+        if self._last.get(gone.event) is gone:
+            del self._last[gone.event]
+        return gone
+
+    def all(self) -> Iterator[RecordedEvent]:
+        """Yield all events, in no order."""
+        for kept in self._kept.values():
+            yield from kept.values()
 
 
 class EventOutput(Protocol):
@@ -115,8 +170,7 @@ class EventLog:
         self.output: EventOutput | None = None
         self._clock, self._events_max = clock, events_max
         self._post, self._thread = post, threading.get_ident()
-        self._kept: dict[EventKind, OrderedDict[int, RecordedEvent]] = {}
-        self._last: dict[EventKind, dict[Event, RecordedEvent]] = {}
+        self._kept: dict[EventKind, _Kept] = {}
         self._numbers = itertools.count(1)
 
     def record(
@@ -132,6 +186,7 @@ class EventLog:
         error: str = "",
         request: str = "",
         numbers: Mapping[str, float] | None = None,
+        api: str = "",
     ) -> None:
         """Keep an event."""
         event = Event(
@@ -145,6 +200,7 @@ class EventLog:
             error,
             request,
             tuple((numbers or {}).items()),
+            api,
         )
         if self._post is not None and threading.get_ident() != self._thread:
             self._post(self._keep, event)
@@ -153,20 +209,16 @@ class EventLog:
 
     def _keep(self, event: Event) -> None:
         now_ms = self._clock.wall_ms()
-        kept = self._kept.setdefault(event.kind, OrderedDict())
-        last = self._last.setdefault(event.kind, {})
-        same = last.get(event)
-        if same is not None and 0 <= now_ms - same.last_ms <= _MERGED_MS:
+        kept = self._kept.get(event.kind)
+        if kept is None:
+            kept = self._kept[event.kind] = _Kept(self._events_max)
+        same = kept.alike(event, now_ms)
+        if same is not None:
             same.count += 1
             same.last_ms = now_ms
-        else:
-            recorded = RecordedEvent(next(self._numbers), event, now_ms)
-            kept[recorded.number] = last[event] = recorded
-            if len(kept) > self._events_max:
-                _, gone = kept.popitem(last=False)
-                self.dropped[event.kind] = self.dropped.get(event.kind, 0) + gone.count
-                if last.get(gone.event) is gone:
-                    del last[gone.event]
+            event = same.event
+        elif gone := kept.add(RecordedEvent(next(self._numbers), event, now_ms)):
+            self.dropped[event.kind] = self.dropped.get(event.kind, 0) + gone.count
         if self.output is not None:
             self.output.put(event, now_ms)
 
@@ -178,7 +230,7 @@ class EventLog:
             recorded
             for kind, kept in self._kept.items()
             if not kinds or kind in kinds
-            for recorded in kept.values()
+            for recorded in kept.all()
             if recorded.last_ms >= since_ms and recorded.number > after
         ]
         return sorted(chosen, key=lambda recorded: recorded.number)[-limit:]

@@ -15,6 +15,8 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from ottla.broker.broker import Broker
+from ottla.broker.event_config import SLOW_REQUEST
+from ottla.broker.requests.slow_requests import SlowRequestLog
 from ottla.limits.loop_slices import LoopSlices
 from ottla.metrics.collectors import client_metrics, cluster, groups, node, partitions, probe, requests
 from ottla.metrics.lag import GroupLags
@@ -83,7 +85,7 @@ class MetricsReader:
             collector(registry=self._process)
 
     def start(self) -> None:
-        """Begin to measure the loop, and to probe the broker once it serves."""
+        """Begin to measure the loop, and the rest once the broker serves."""
         self.loop_watch.start()
         self._starting = asyncio.get_running_loop().create_task(self._start_probe(), name="start the probe")
 
@@ -92,6 +94,9 @@ class MetricsReader:
             await asyncio.sleep(_START_POLL_S)
         services = self._broker.services
         assert services is not None, "it serves"
+        slow_ms = services.config.events.slow_request_ms
+        if slow_ms >= 0 and SLOW_REQUEST not in services.config.given and services.events is not None:
+            self._times.slow = SlowRequestLog(services.clock, services.events, slow_s=slow_ms / 1000)
         for commit in services.replicas.group_commits.values():
             node.measure_flushes(commit)
         if services.config.metrics.probe_interval_ms:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from ottla.broker.requests.request import Request
+from ottla.broker.requests.slow_requests import SlowRequestLog
 from ottla.core.histogram import Histogram
 from ottla.net.connection import NO_FETCH
 
@@ -40,6 +41,7 @@ class RequestTimes:
     def __init__(self, now: Callable[[], float]) -> None:
         self.apis: dict[int, ApiTimes] = {}  # by API key
         self.fetched_bytes = 0  # records that consumers got
+        self.slow: SlowRequestLog | None = None  # the reader sets it, once the broker serves
         self._now = now  # monotonic, in seconds, the clock of the connections
 
     def begin(self, request: Request, frame_bytes: int) -> None:
@@ -86,3 +88,6 @@ class RequestTimes:
         times.total.record(int((now - request.arrived) * _US) + pending.throttle_time_ms * 1000)
         if pending.throttle_time_ms:
             times.throttle.record(pending.throttle_time_ms * 1000)
+        slow = self.slow
+        if slow is not None and now - request.arrived >= slow.slow_s:
+            slow.look_at(request, now)

@@ -49,6 +49,37 @@ def test_equal_events_within_a_minute_are_one_with_a_count() -> None:
     ]
 
 
+def _refused(events: EventLog, client: str, cause: str, *, api: str = "Produce", error: str = "INVALID_RECORD") -> None:
+    events.record(EventKind.REFUSED, cause, client=client, api=api, error=error)
+
+
+def test_a_client_that_fails_a_thousand_times_has_three_events_a_minute_and_a_count() -> None:
+    events, clock = _log(events_max=100)
+    for number in range(1_000):
+        _refused(events, "billing", f"record {number} is invalid")
+    _refused(events, "shipping", "record 7 is invalid")
+    assert [(each.event.client, each.count) for each in events.read()] == [
+        ("billing", 1),
+        ("billing", 1),
+        ("billing", 998),
+        ("shipping", 1),
+    ]
+    clock.ms += 61_000
+    _refused(events, "billing", "record 1000 is invalid")
+    assert events.read()[-1].count == 1
+
+
+def test_a_flood_of_one_error_leaves_the_events_of_others_in_memory() -> None:
+    events, _ = _log(events_max=10)
+    _refused(events, "billing", "no such topic", api="Metadata", error="UNKNOWN_TOPIC_OR_PARTITION")
+    for number in range(1_000):
+        _refused(events, f"client-{number}", "invalid")
+    kept = events.read()
+    assert len(kept) == 10
+    assert kept[0].event.client == "billing"
+    assert events.dropped == {EventKind.REFUSED: 991}
+
+
 def test_reading_goes_on_after_a_number_and_since_a_time() -> None:
     events, clock = _log()
     events.record(EventKind.DISK, "a")

@@ -19,7 +19,6 @@ from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
-from ottla.broker.refusal_events import record_refusal
 from ottla.broker.requests.allowed_topics import TopicKey, allowed_topics
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.request import Request
@@ -39,7 +38,7 @@ from ottla.core.files import FileRegion
 from ottla.net.connection import PendingResponse
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
-from ottla.wire.apis import READ_COMMITTED
+from ottla.wire.apis import READ_COMMITTED, ApiKey
 from ottla.wire.generated.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
@@ -243,11 +242,12 @@ class DelayedFetch(DelayedOperation):
             return self._read_log(each, partition)
         except (UnknownTopicOrPartition, UnknownTopicId) as error:
             self._unknown += 1
+            self._services.request_errors.note(ApiKey.FETCH, error.code)
             return refusal(asked.partition, error)
         except (KafkaError, OSError) as error:
             self._failed = True
-            if (events := self._services.events) is not None:
-                record_refusal(events, error, topic=each.name or each.topic, partition=asked.partition)
+            errors = self._services.request_errors
+            errors.refused(ApiKey.FETCH, error, topic=each.name or each.topic, partition=asked.partition)
             return refusal(asked.partition, error, self._leader(each, error))
 
     def _check_readable(self, partition: Partition, leader_epoch: int, fetch_offset: int) -> None:
@@ -421,10 +421,12 @@ class DelayedFetch(DelayedOperation):
             self._begin_again()
             self.read_all()
         topics: list[FetchedTopic] = []
-        if response.throttle is not None and response.throttle(self._bytes) > 0:
-            response.send(self._throttled(response))
-            self._release()
-            return
+        if response.throttle is not None:
+            if response.throttle(self._bytes) > 0:
+                response.send(self._throttled(response))
+                self._release()
+                return
+            self._count_bytes(0, len(self._data))
         served: list[FetchSessionPartition] = []
         self._collect(self._wanted, self._data, topics, served)
         session_id = NO_SESSION
@@ -453,6 +455,7 @@ class DelayedFetch(DelayedOperation):
             if self._reads_again:
                 self._begin_again()
                 await self._read_in_slices(watch=False)
+            is_counted = response.throttle is not None
             if response.throttle is not None and response.throttle(self._bytes) > 0:
                 response.send(self._throttled(response))
                 return
@@ -461,6 +464,8 @@ class DelayedFetch(DelayedOperation):
             for first in range(0, len(self._wanted), AT_ONCE):
                 end = first + AT_ONCE
                 self._collect(self._wanted[first:end], self._data[first:end], topics, served)
+                if is_counted:
+                    self._count_bytes(first, end)
                 if slices.spend(AT_ONCE):
                     await slices.yield_to_loop()
             session_id = NO_SESSION
@@ -482,6 +487,15 @@ class DelayedFetch(DelayedOperation):
             response.send(parts)
         finally:
             self._release()
+
+    def _count_bytes(self, first: int, end: int) -> None:
+        """Count what is sent of each topic, from memory or from files."""
+        bytes_out = self._services.bytes_out
+        for place in range(first, min(end, len(self._data))):
+            data, partition = self._data[place], self._wanted[place].partition
+            if data is not None and data.records is not None and partition is not None:
+                topic = partition.topic_partition.topic
+                bytes_out[topic] = bytes_out.get(topic, 0) + size_of(data.records)
 
     def _throttled(self, response: PendingResponse) -> Sequence[RecordBytes]:
         """Encode the response to a client that is over its quota: nothing is sent, and of the session nothing changes.

@@ -19,7 +19,6 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.refusal_events import record_refusal
 from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
@@ -27,6 +26,7 @@ from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.groups.classic.events import JoinAnswer
 from ottla.groups.coordinator import Joining
+from ottla.wire.apis import ApiKey
 from ottla.wire.generated.join_group import MESSAGES, JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 ID_REQUIRED_SINCE, NULL_PROTOCOL_SINCE, SKIP_SINCE = 4, 7, 9
@@ -58,9 +58,9 @@ async def handle(request: Request, body: JoinGroupRequest) -> JoinGroupResponse:
         answer = await request.services.coordinators.groups.join(body.group_id, joining)
     except KafkaError as error:
         answer = JoinAnswer(error=error.code, member_id=body.member_id)
-    if answer.error is not ErrorCode.NONE and (events := request.services.events) is not None:
-        refused = error_for(answer.error)
-        record_refusal(events, refused, group=body.group_id, client=request.client_id or "", request="JoinGroup")
+    if answer.error is not ErrorCode.NONE:
+        refused, client = error_for(answer.error), request.client_id or ""
+        request.services.request_errors.record(ApiKey.JOIN_GROUP, refused, group=body.group_id, client=client)
     no_protocol = None if request.api_version >= NULL_PROTOCOL_SINCE else ""
     return JoinGroupResponse(
         error_code=answer.error,

@@ -9,7 +9,8 @@
   asked by the handlers. A request that came in an Envelope enters at *authorize*, as the client's.
 - **handle**: the handler of the API (handler.py says which kinds there are).
 - **encode**: the response, in slices if it is long. Produce and Fetch encode theirs themselves.
-- **account**: when the pending response is completed, whatever the outcome: memory is released, `Accounting` is called.
+- **account**: a response's errors are counted before it is encoded (request_errors.py). When the pending response is
+  completed, whatever the outcome, memory is released and `Accounting` is called.
 
 Each stage is one place below. An unexpected error of any of them is a bug of ours: it is logged with its traceback and
 closes the connection. It is caught in `__call__` alone; that of a task comes from the task to `_ended`. Elsewhere any
@@ -70,6 +71,7 @@ class RequestDriver:
         snapshot_age: SnapshotAge | None = None,
     ) -> None:
         self._services = services
+        self._errors = services.request_errors
         self._decoded = decoded  # memory for long requests once they are decoded, and for their responses
         self._admission, self._authorizer, self._accounting = admission, authorizer, accounting
         self._snapshot_age = snapshot_age  # of what the authorizer decides by
@@ -373,8 +375,10 @@ class RequestDriver:
         if (api.is_element_wise or is_refusal) and isinstance(answer, InParts):
             encoding = self._complete_and_encode(request, api, answer)
             answer = answer.answer
-        elif api.is_administrative:
-            encoding = self._record_and_encode(request, api, answer)
+        else:
+            self._errors.look_at(request, api, answer)
+            if api.is_administrative:
+                encoding = self._record_and_encode(request, api, answer)
         if throttle_time_ms and api.has_throttle_time:
             answer.throttle_time_ms = throttle_time_ms
         if encoding is None:
@@ -388,6 +392,7 @@ class RequestDriver:
 
     def _complete_and_encode(self, request: Request, api: LoadedApi, answer: InParts[Any]) -> Slices[bytearray]:
         response = yield from complete(request, answer)
+        self._errors.look_at(request, api, response)
         body: bytearray = yield from self._record_and_encode(request, api, response)
         return body
 

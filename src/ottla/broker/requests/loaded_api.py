@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ottla.broker.requests.authorization import Access
+from ottla.broker.requests.request_errors import ErrorPlaces
 from ottla.net import eager_tasks
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import Slices
@@ -22,6 +23,7 @@ class LoadedApi:
         "decode_slices",
         "demanded",
         "encode",
+        "error_places",
         "first",
         "handle",
         "handle_long",
@@ -75,6 +77,7 @@ class LoadedApi:
         self.decode = decode
         self.decode_slices = decode_slices or _not_of_this_api
         self.encode = encode or _not_of_this_api
+        self.error_places: ErrorPlaces | None = None  # in its responses, since the first of them
         self.handle = handle
         self.handle_long = handle_long or handle
         self.is_deferred = is_deferred  # `handle` completes the pending response itself; `handle_long` decodes as well

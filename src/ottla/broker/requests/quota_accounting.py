@@ -118,15 +118,15 @@ class QuotaAccounting:
         if cost.limits.request_time is not None:
             cost.limits.request_time.record(cost.take_used_percent(), self.quotas.now_ms())
         if cost.throttle_ms > 0 and not request.is_forwarded:
+            self.quotas.count_throttled(request.identity.principal_name, request.client_id or "", cost.throttle_ms)
             self._record(request)
             request.connection.mute(cost.throttle_ms / 1000)
 
     def _record(self, request: Request) -> None:
         if self._events is None or request.api is None:
             return
+        api = request.api.name.title().replace("_", "")
         who = f"client-id {request.client_id or '-'}, user {request.identity.principal_name}"
         self._events.record(
-            EventKind.THROTTLED,
-            f"{request.api.name.title().replace('_', '')} of {who} waits for a quota",
-            client=request.client_id or "",
+            EventKind.THROTTLED, f"{api} of {who} waits for a quota", api=api, client=request.client_id or ""
         )

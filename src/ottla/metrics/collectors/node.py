@@ -12,6 +12,7 @@ from ottla.metrics.loop_watch import STALL_S
 from ottla.metrics.page import COUNTER, GAUGE, HISTOGRAM, SUMMARY, Page, escape, family, labels_of
 from ottla.metrics.reading import Reading
 from ottla.replication.group_commit import GroupCommit
+from ottla.security.quotas.client_quotas import THROTTLED_MAX
 
 _NET, _DISK, _BROKER, _TXN = "Connections", "Disks", "Broker", "Transactions"
 _SOCKETS = "kafka_server_socket_server_metrics_"
@@ -36,6 +37,13 @@ NOT_SIGNED_IN = family(
 )
 THROTTLED = family(
     "ottla_quota_limits", GAUGE, "Clients with a quota of which this broker has measured something", group=_NET
+)
+THROTTLE_TIME = family(
+    "ottla_client_throttle_seconds",
+    COUNTER,
+    f"Seconds that a client had to wait for its quotas: of {THROTTLED_MAX:,} users and client ids, and `other`",
+    "user client_id",
+    group=_NET,
 )
 FLUSH = family(
     "kafka_log_logflushstats_logflushrateandtimems",
@@ -150,7 +158,12 @@ def _connections(reading: Reading, page: Page) -> Iterator[None]:
                 page.add(declared, counts[listener, mechanism], labels_of(listener=listener, mechanism=mechanism))
     page.add(REQUEST_MEMORY, reading.broker.request_memory.used_bytes)
     if reading.broker.quotas is not None:
-        page.add(THROTTLED, len(reading.broker.quotas.clients))
+        clients = reading.broker.quotas.clients
+        page.add(THROTTLED, len(clients))
+        for (user, client_id), throttled_ms in list(clients.throttled_ms.items()):
+            page.add(THROTTLE_TIME, throttled_ms / 1000, labels_of(user=user, client_id=client_id))
+            if reading.slices.spend():
+                yield
 
 
 def _flushes(reading: Reading, page: Page) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ottla.core.error_codes import NUMBERS, ErrorCode
 from ottla.core.histogram import Histogram
 from ottla.metrics.page import COUNTER, GAUGE, HISTOGRAM, SUMMARY, Family, Page, escape, family
 from ottla.metrics.reading import Reading
@@ -15,6 +16,13 @@ _GROUP, _TOPIC = "Requests", "Traffic"
 _REQUEST = "kafka_network_requestmetrics_"
 
 REQUESTS = family(f"{_REQUEST}requests", COUNTER, "Requests that have arrived", "request version", group=_GROUP)
+ERRORS = family(
+    f"{_REQUEST}errors",
+    COUNTER,
+    "Errors in responses: of requests, and of the topics, partitions and groups in them",
+    "request error",
+    group=_GROUP,
+)
 BYTES = family("ottla_request_bytes", COUNTER, "Bytes of the requests of an API", "request", group=_GROUP)
 TOTAL = family(
     f"{_REQUEST}totaltimems",
@@ -68,7 +76,7 @@ BYTES_IN = family(
     "kafka_server_brokertopicmetrics_bytesin", COUNTER, "Bytes that were produced, as MessagesIn", "topic", group=_TOPIC
 )
 BYTES_OUT = family(
-    "kafka_server_brokertopicmetrics_bytesout", COUNTER, "Bytes of records that consumers got", group=_TOPIC
+    "kafka_server_brokertopicmetrics_bytesout", COUNTER, "Bytes of records that consumers got", "topic", group=_TOPIC
 )
 REPLICATION_IN = family(
     "kafka_server_brokertopicmetrics_replicationbytesin",
@@ -91,6 +99,9 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
         page.add_histogram(SECONDS, times.total, request)
         if reading.slices.spend(40):
             yield
+    for (key, code), count in sorted(reading.services.request_errors.counts.items()):
+        error = ErrorCode(code).name if code in NUMBERS else str(code)
+        page.add(ERRORS, count, f'request="{api_name(key)}",error="{error}"')
     waiting = Counter(_PURGATORIES.get(name, name) for name in reading.services.delayed_operations.names())
     for name in _PURGATORIES.values():
         page.add(PURGATORY, waiting[name], f'delayedoperation="{name}"')
@@ -118,6 +129,14 @@ def _traffic(reading: Reading, page: Page) -> Iterator[None]:
         for index, value in enumerate((topic.messages_in, topic.bytes_in, topic.replication_bytes_in)):
             sums[index] += value
         if reading.slices.spend(2):
+            yield
+    bytes_out = reading.services.bytes_out
+    for name, size_bytes in list(bytes_out.items()):
+        if name in reading.view.topics:
+            page.add(BYTES_OUT, size_bytes, f'topic="{escape(name)}"')
+        else:  # the sum has what was sent of it
+            del bytes_out[name]
+        if reading.slices.spend():
             yield
     page.add(MESSAGES_IN, sums[0])
     page.add(BYTES_IN, sums[1])

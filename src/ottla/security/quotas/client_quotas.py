@@ -24,6 +24,10 @@ RATES_MAX: Final = 10_000
 """Clients choose their client ids: of more rates than this the least recently used half is forgotten."""
 
 _SWEEP_MS: Final = 60 * 1000
+THROTTLED_MAX: Final = 1_000
+"""Users and client ids of which it is told apart how long they had to wait; the rest is counted together."""
+
+OTHERS: Final = ("", "other")
 
 
 class ClientLimits:
@@ -58,6 +62,14 @@ class ClientQuotas:
         self._rates: dict[tuple[str, str, str], SampledRate] = {}
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._sweep_at_ms = self.now_ms() + _SWEEP_MS
+        self.throttled_ms: dict[tuple[str, str], int] = {}  # by user and client id, since the start
+
+    def count_throttled(self, user: str, client_id: str, throttle_ms: int) -> None:
+        """Count how long a client has to wait."""
+        key = user, client_id
+        if key not in self.throttled_ms and len(self.throttled_ms) >= THROTTLED_MAX:
+            key = OTHERS
+        self.throttled_ms[key] = self.throttled_ms.get(key, 0) + throttle_ms
 
     def __len__(self) -> int:
         return len(self._rates) + len(self._buckets)
