@@ -2,12 +2,13 @@
 
 The rules are those of `ottla group lag` (client/group_lag.py): what a group has not read begins at its commit, or at
 the first record that is left; a lag in seconds is the age of the first committed record that it has not read. An age is
-looked up in the log once for each position, and kept while the group has it.
+looked up in the log once for each position, and kept while the group has it, but for logs that are compacted. A share
+group reads what is not committed, too (KIP-932): its lag ends at the high watermark, as in DescribeShareGroupOffsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.services import Services
@@ -73,12 +74,32 @@ class _Read(NamedTuple):
     topics: list[str]  # of which it has a partition or a commit
     shares: Mapping[TopicPartition, SharePosition] | None  # of a share group, instead of commits
 
+    @property
+    def is_share(self) -> bool:
+        """Return whether it is a share group."""
+        return self.shares is not None
+
+    def end_of(self, ends: Ends) -> int:
+        """Return where the records end that it can read."""
+        return ends.end if self.shares is None else ends.high_watermark
+
     def position(self, where: TopicPartition) -> tuple[int | None, int]:
         """Return what the group has committed, and how many records after that it is done with."""
         if self.shares is None:
             stored = self.runtime.offsets.get(where)
             return None if stored is None else stored.offset, 0
         return self.shares[where]
+
+
+class _Timestamps(NamedTuple):
+    """Holds the timestamps of first unread records, by partition and position."""
+
+    committed: dict[TopicPartition, dict[int, int]]
+    of_share_groups: dict[TopicPartition, dict[int, int]]
+
+    def of(self, *, is_share: bool) -> dict[TopicPartition, dict[int, int]]:
+        """Return those for groups of a kind: at the same position they may read different records first."""
+        return self.of_share_groups if is_share else self.committed
 
 
 class GroupLags:
@@ -88,7 +109,8 @@ class GroupLags:
         self._services = services
         self._remote = RemotePartitions(services.nodes.connect_to)
         services.cluster.subscribe(self._follow)
-        self._timestamps: dict[TopicPartition, dict[int, int]] = {}  # of first unread records, by position
+        self._timestamps = _Timestamps({}, {})
+        self._compacted: Collection[str] = ()
         self.groups: list[GroupLag] = []
 
     def _follow(self, old: ClusterView, new: ClusterView) -> None:
@@ -101,6 +123,7 @@ class GroupLags:
     async def read(self, view: ClusterView) -> None:
         """Read all groups, in slices of the loop."""
         self.groups = []
+        self._compacted = _compacted(view, self._services.config.log.cleanup_policy)
         if OFFSETS_TOPIC not in view.topics:
             return
         groups: list[_Read] = []
@@ -111,10 +134,14 @@ class GroupLags:
                 groups.append(read)
                 if slices.spend(len(read.members.partitions) // 4):
                     await slices.yield_to_loop()
-        topics = await self._ends(view, {topic for read in groups for topic in read.topics})
+        topics = await self._ends(
+            view,
+            {topic for read in groups for topic in read.topics},
+            {topic for read in groups if read.is_share for topic in read.topics},
+        )
         await self._look_up(view, groups, topics)
         now_ms = self._services.clock.wall_ms()
-        kept: dict[TopicPartition, dict[int, int]] = {}
+        kept = _Timestamps({}, {})
         async for read in slices.each(groups):
             lags = self._lags(read, topics, now_ms, kept)
             self.groups.append(GroupLag(read.runtime.group, read.members, read.runtime.offsets.changes, lags))
@@ -147,26 +174,29 @@ class GroupLags:
         return positions
 
     def _lags(
-        self, read: _Read, topics: Mapping[str, _TopicEnds], now_ms: int, kept: dict[TopicPartition, dict[int, int]]
+        self, read: _Read, topics: Mapping[str, _TopicEnds], now_ms: int, keep: _Timestamps
     ) -> list[PartitionLag]:
         """Compute the lag of a group in all partitions whose ends are known, and keep the timestamps that it needs."""
         lags = []
+        known, kept = self._timestamps.of(is_share=read.is_share), keep.of(is_share=read.is_share)
         for where, end in _partitions(read, topics):
             committed, done = read.position(where)
             position = first_unread(committed, end.log_start)
-            records = max(0, end.end - position - done)
+            records = max(0, read.end_of(end) - position - done)
             seconds: float | None = 0.0
             if records:
-                timestamp_ms = self._timestamps.get(where, _NONE).get(position)
+                timestamp_ms = known.get(where, _NONE).get(position)
                 if timestamp_ms is None:
                     seconds = None
                 else:
-                    kept.setdefault(where, {})[position] = timestamp_ms
+                    if where.topic not in self._compacted:
+                        kept.setdefault(where, {})[position] = timestamp_ms
                     seconds = age_seconds(now_ms, timestamp_ms)
             lags.append(PartitionLag(where, committed, records, seconds))
         return lags
 
-    async def _ends(self, view: ClusterView, names: set[str]) -> dict[str, _TopicEnds]:
+    async def _ends(self, view: ClusterView, names: set[str], of_shares: set[str]) -> dict[str, _TopicEnds]:
+        """Return the ends of the partitions of these topics; `of_shares`: those of which share groups read some."""
         own, topics, others = self._services.replicas.partitions, dict[str, _TopicEnds](), list[TopicPartition]()
         slices = self._services.slices
         async for name in slices.each(names):
@@ -179,7 +209,7 @@ class GroupLags:
                 end: Ends | None = None
                 if partition is not None and partition.is_serving:
                     where = partition.topic_partition  # not another one for the same
-                    end = Ends(partition.log.log_start_offset, partition.last_stable_offset)
+                    end = Ends(partition.log.log_start_offset, partition.last_stable_offset, partition.high_watermark)
                 else:
                     others.append(where)
                 known.partitions.append(where)
@@ -187,36 +217,55 @@ class GroupLags:
             if slices.spend(len(known.ends) // 3):
                 await slices.yield_to_loop()
         if others:
-            for (name, index), answered in (await self._remote.ends(view, others)).items():
+            for (name, index), answered in (await self._remote.ends(view, others, of_shares)).items():
                 topics[name].ends[index] = answered
         return topics
 
     async def _look_up(self, view: ClusterView, groups: list[_Read], topics: Mapping[str, _TopicEnds]) -> None:
         """Find the timestamps of first unread records that are not known."""
-        own, slices = self._services.replicas.partitions, self._services.slices
-        remote: list[dict[TopicPartition, int]] = []
-        asked: set[tuple[TopicPartition, int]] = set()
-        async for read in slices.each(groups):
+        asked: tuple[set[tuple[TopicPartition, int]], set[tuple[TopicPartition, int]]] = (set(), set())
+        async for read in self._services.slices.each(groups):
+            known = self._timestamps.of(is_share=read.is_share)
             for where, end in _partitions(read, topics):
                 position = first_unread(read.position(where)[0], end.log_start)
-                if position < end.end and position not in self._timestamps.get(where, _NONE):
-                    asked.add((where, position))
-            if slices.spend(len(read.topics) * 2):
-                await slices.yield_to_loop()
-        async for where, position in slices.each(asked, work=_LOOK_UP_WORK):
+                if position < read.end_of(end) and position not in known.get(where, _NONE):
+                    asked[read.is_share].add((where, position))
+            if self._services.slices.spend(len(read.topics) * 2):
+                await self._services.slices.yield_to_loop()
+        for is_share in (False, True):
+            await self._look_up_at(view, asked[is_share], is_share=is_share)
+
+    async def _look_up_at(
+        self, view: ClusterView, positions: set[tuple[TopicPartition, int]], *, is_share: bool
+    ) -> None:
+        own, slices = self._services.replicas.partitions, self._services.slices
+        timestamps = self._timestamps.of(is_share=is_share)
+        remote: list[dict[TopicPartition, int]] = []
+        async for where, position in slices.each(positions, work=_LOOK_UP_WORK):
             partition = own.get(where)
             if partition is None or not partition.is_serving:
                 _add_to_first(remote, where, position)
                 continue
             try:
-                timestamp_ms = timestamp_at(partition, position)
+                timestamp_ms = timestamp_at(partition, position, committed_only=not is_share)
             except KafkaError:
                 continue
             if timestamp_ms is not None and timestamp_ms >= 0:
-                self._timestamps.setdefault(where, {})[position] = timestamp_ms
-        for positions in remote:
-            for where, timestamp_ms in (await self._remote.timestamps(view, positions)).items():
-                self._timestamps.setdefault(where, {})[positions[where]] = timestamp_ms
+                timestamps.setdefault(where, {})[position] = timestamp_ms
+        for asked in remote:
+            answered = await self._remote.timestamps(view, asked, committed_only=not is_share)
+            for where, timestamp_ms in answered.items():
+                timestamps.setdefault(where, {})[asked[where]] = timestamp_ms
+
+
+def _compacted(view: ClusterView, default_policy: Collection[str]) -> Collection[str]:
+    """Return the topics in which another record may become the first at a position: compaction removes any."""
+    by_default = "compact" in default_policy
+    return {
+        name
+        for name, topic in view.topics.items()
+        if ("compact" in policy if (policy := topic.config.get("cleanup.policy")) else by_default)
+    }
 
 
 def _partitions(read: _Read, topics: Mapping[str, _TopicEnds]) -> Iterator[tuple[TopicPartition, Ends]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.client.connection import ConnectTo
 
 _LATEST, _EARLIEST, _CONSUMER = -1, -2, -1
-_READ_COMMITTED = 1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _WITHIN_S = 2.0
 """A broker that does not answer in this time holds up no scrape: the lag of its partitions is left out."""
 
@@ -33,6 +33,7 @@ class Ends(NamedTuple):
 
     log_start: int
     end: int  # the last stable offset
+    high_watermark: int  # for share groups, which read what is not committed, too
 
 
 class RemotePartitions:
@@ -49,36 +50,52 @@ class RemotePartitions:
         """Close the connections."""
         await self._channels.close()
 
-    async def ends(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """Return the ends of those whose leader answers."""
+    async def ends(
+        self, view: ClusterView, partitions: Iterable[TopicPartition], of_shares: set[str]
+    ) -> dict[TopicPartition, Ends]:
+        """Return the ends of those whose leader answers; the high watermark is asked for topics of share groups."""
         by_leader = _by_leader(view, partitions)
         ends: dict[TopicPartition, Ends] = {}
-        asking = [self._ends_of(leader, asked) for leader, asked in by_leader]
+        asking = [self._ends_of(leader, asked, of_shares) for leader, asked in by_leader]
         for answer in await asyncio.gather(*asking):
             ends.update(answer)
         return ends
 
-    async def timestamps(self, view: ClusterView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the timestamps of the first committed records at or after these offsets, of those that were found."""
+    async def timestamps(
+        self, view: ClusterView, positions: Mapping[TopicPartition, int], *, committed_only: bool
+    ) -> dict[TopicPartition, int]:
+        """Return the timestamps of the first records at or after these offsets, of those that were found."""
         timestamps: dict[TopicPartition, int] = {}
         asking = [
-            self._timestamps_of(view, leader, {partition: positions[partition] for partition in asked})
+            self._timestamps_of(
+                view, leader, {partition: positions[partition] for partition in asked}, committed_only=committed_only
+            )
             for leader, asked in _by_leader(view, positions)
         ]
         for answer in await asyncio.gather(*asking):
             timestamps.update(answer)
         return timestamps
 
-    async def _ends_of(self, leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, Ends]:
+    async def _ends_of(
+        self, leader: int, partitions: list[TopicPartition], of_shares: set[str]
+    ) -> dict[TopicPartition, Ends]:
         try:
             async with asyncio.timeout(_WITHIN_S):
                 starts = await self._offsets(leader, partitions, _EARLIEST)
                 ends = await self._offsets(leader, partitions, _LATEST)
+                shared = [partition for partition in partitions if partition.topic in of_shares]
+                marks = await self._offsets(leader, shared, _LATEST, _READ_UNCOMMITTED) if shared else {}
         except (KafkaError, TimeoutError):
             return {}
-        return {partition: Ends(starts[partition], end) for partition, end in ends.items() if partition in starts}
+        return {
+            partition: Ends(starts[partition], end, marks.get(partition, end))
+            for partition, end in ends.items()
+            if partition in starts
+        }
 
-    async def _offsets(self, leader: int, partitions: list[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    async def _offsets(
+        self, leader: int, partitions: list[TopicPartition], at: int, isolation_level: int = _READ_COMMITTED
+    ) -> dict[TopicPartition, int]:
         from ottla.wire.generated.list_offsets import (
             ListOffsetsPartition,
             ListOffsetsRequest,
@@ -91,7 +108,7 @@ class RemotePartitions:
             topic = topics.setdefault(name, ListOffsetsTopic(name=name))
             topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=at))
         request = ListOffsetsRequest(
-            replica_id=_CONSUMER, isolation_level=_READ_COMMITTED, topics=list(topics.values())
+            replica_id=_CONSUMER, isolation_level=isolation_level, topics=list(topics.values())
         )
         response: ListOffsetsResponse = await self._channels.request(leader, ApiKey.LIST_OFFSETS, request)
         return {
@@ -102,7 +119,7 @@ class RemotePartitions:
         }
 
     async def _timestamps_of(
-        self, view: ClusterView, leader: int, positions: Mapping[TopicPartition, int]
+        self, view: ClusterView, leader: int, positions: Mapping[TopicPartition, int], *, committed_only: bool
     ) -> dict[TopicPartition, int]:
         from ottla.wire.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
@@ -118,7 +135,7 @@ class RemotePartitions:
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=READ_BYTES * len(positions),
-            isolation_level=_READ_COMMITTED,
+            isolation_level=_READ_COMMITTED if committed_only else _READ_UNCOMMITTED,
             topics=list(topics.values()),
         )
         try:
@@ -138,7 +155,9 @@ class RemotePartitions:
                 ]
                 assert data.records is None or isinstance(data.records, bytes | bytearray | memoryview)
                 if data.records and where in positions:
-                    timestamp_ms, _ = first_timestamp(data.records, positions[where], aborted)
+                    timestamp_ms, _ = first_timestamp(
+                        data.records, positions[where], aborted, committed_only=committed_only
+                    )
                     if timestamp_ms is not None:
                         timestamps[where] = timestamp_ms
         return timestamps
