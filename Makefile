@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv chromium console-pictures compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv chromium console-pictures compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts bench-scrape fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,8 @@ demo: .venv/ready  ## the main job: a real access log through the broker into ta
 	$(BIN)/ottla demo
 
 BROKERS ?= 3
-cluster: .venv/ready compile  ## ZooKeeper and BROKERS=3 brokers on ports 9092 to 9094, until Ctrl-C, with their data in build/cluster
-	$(BIN)/ottla up -n $(BROKERS) --data build/cluster
+cluster: .venv/ready compile  ## ZooKeeper and BROKERS=3 brokers on ports 9092 to 9094, metrics on 9644 to 9646, until Ctrl-C, with their data in build/cluster
+	$(BIN)/ottla up -n $(BROKERS) --data build/cluster --metrics-port 9644
 
 cluster-kills: KILLS := 20
 cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, controllers and ZooKeeper killed and paused, restarts: three real brokers; SECURED=1: with TLS, SCRAM, ACLs
@@ -166,6 +166,9 @@ bench-recovery: .venv/ready compile  ## catch-up of an empty replica and fail-ov
 
 bench-starts: .venv/ready compile  ## starts with 10,000 partitions after a clean stop and a kill, beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.starts
+
+bench-scrape: .venv/ready compile  ## a scrape with 10,000 partitions, 2,000 groups and 5,000 clients; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.scrape
 
 bench-connections: .venv/ready compile  ## 10,000 idle connections beside Kafka: memory, accepts, the latency of 32 busy ones; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.connections

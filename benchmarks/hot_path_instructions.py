@@ -6,7 +6,8 @@ requests. The figure has no instructions of the kernel, and does not depend on h
 by less than one in a hundred. Busy polling is off, because it would count idle turns of the loop.
 
 With `--signed-in` the connections belong to a user who has signed in by SASL, and with `--authorizer` 1,000 other ACLs
-and one of that user decide on each request: the difference of the two is what the authorizer costs.
+and one of that user decide on each request: the difference of the two is what the authorizer costs. With `--metrics`
+each kind is counted twice, without metrics and while they are served: what is added is what they cost.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from benchmarks import clients, signing_in
 from tests.support import ottla_process
 from tests.support.batches import Written, batch
+from tests.support.processes import free_port
 
 CONNECTIONS = 32
 WARM_UP, REQUESTS = 640, 3_200
@@ -40,11 +42,13 @@ def send(connections: list[socket.socket], frame: bytes, requests: int) -> None:
             clients.receive(connection)
 
 
-def instructions(directory: Path, kind: str, *, signed_in: bool = False, authorizer: bool = False) -> float:
+def instructions(
+    directory: Path, kind: str, *, signed_in: bool = False, authorizer: bool = False, metrics: bool = False
+) -> float:
     """Return the instructions for one request of this kind."""
     counts = directory / f"{kind}.callgrind"
     tool = ("valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", sys.executable)
-    options = list(OPTIONS)
+    options = [*OPTIONS, "-o", f"ottla.http.listener=127.0.0.1:{free_port()}"] if metrics else list(OPTIONS)
     if signed_in:
         file = directory / f"{kind}.properties"
         signing_in.write_settings(file, authorizer=authorizer)
@@ -85,6 +89,7 @@ def main() -> int:
     parser.add_argument("kinds", nargs="*", choices=["produce", "fetch", []], help="none: both")
     parser.add_argument("--signed-in", action="store_true")
     parser.add_argument("--authorizer", action="store_true", help="implies --signed-in")
+    parser.add_argument("--metrics", action="store_true", help="count with metrics, too, and say what they add")
     asked = parser.parse_args()
     kinds = asked.kinds or ["produce", "fetch"]
     signed_in = asked.signed_in or asked.authorizer
@@ -93,6 +98,12 @@ def main() -> int:
             found = instructions(Path(directory), kind, signed_in=signed_in, authorizer=asked.authorizer)
             sys.stdout.write(f"{kind}: {found:,.0f} instructions a request\n")
             sys.stdout.flush()
+            if asked.metrics:
+                with_metrics = Path(directory) / "metrics"
+                with_metrics.mkdir(exist_ok=True)
+                more = instructions(with_metrics, kind, signed_in=signed_in, authorizer=asked.authorizer, metrics=True)
+                sys.stdout.write(f"{kind}: {more:,.0f} with metrics, {100 * (more / found - 1):.1f} % more\n")
+                sys.stdout.flush()
     return 0
 
 

@@ -247,6 +247,7 @@ CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
 RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
 PARTITIONS_TITLE = "## 10,000 partitions (`make bench-recovery`)"
 STARTS_TITLE = "## Starts with 10,000 partitions (`make bench-starts`)"
+SCRAPE_TITLE = "## A scrape of /metrics (`make bench-scrape`)"
 CONNECTIONS_TITLE = "## 10,000 idle connections (`make bench-connections`)"
 ABUSE_TITLE = "## An innocent client beside abuse (`make bench-abuse`)"
 GROUP_LOAD_TITLE = "## Loading 100,000 groups (`make bench-group-load`)"
@@ -267,6 +268,7 @@ _OTHERS = (
     RECOVERY_TITLE,
     PARTITIONS_TITLE,
     STARTS_TITLE,
+    SCRAPE_TITLE,
     CONNECTIONS_TITLE,
     ABUSE_TITLE,
     GROUP_LOAD_TITLE,

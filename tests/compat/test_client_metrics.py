@@ -1,8 +1,10 @@
-"""Clients push their metrics to a broker that offers to take them (KIP-714): confluent-kafka, unmodified."""
+"""Clients push their metrics to a broker that offers to take them (KIP-714): confluent-kafka and Java, unmodified."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from confluent_kafka import Consumer, Producer
 from ottla.broker.client_metrics.instances import ClientInstance
 from ottla.testing.kit.kafka import Kafka, kafka
 from tests.support.processes import until
+from tests.support.real_kafka import run_tool
 from tests.support.wire_client import Wire
 
 pytestmark = pytest.mark.external
@@ -86,3 +89,30 @@ def test_a_client_pushes_where_it_is_offered_alone(is_offered: bool) -> None:
             assert all(not each.errors for each in k.requests("PushTelemetry", client_id="p"))
         else:
             assert not k.requests("GetTelemetrySubscriptions", client_id="p")
+
+
+@pytest.mark.slow
+def test_the_java_client_pushes_what_it_is_asked_for(k: Kafka, kafka_jars: Path) -> None:
+    subscribe(k, "java", **{"metrics": "org.apache.kafka.consumer.", "interval.ms": "200", "match": "client_id=java.*"})
+    arguments = ("--bootstrap-server", k.bootstrap, "--topic", "orders", "--max-messages", "1", "--from-beginning")
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(
+            run_tool,
+            kafka_jars,
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *arguments,
+            "--consumer-property",
+            "client.id=java-reader",
+        )
+        try:
+            until(lambda: reading.done() or bool(names(k, "java-reader")), what="a push", timeout_s=60)
+            pushed, (pushing,) = names(k, "java-reader"), instances(k, "java-reader")
+        finally:
+            producer = Producer({"bootstrap.servers": k.bootstrap})
+            producer.produce("orders", b"the last")
+            assert producer.flush(20) == 0
+        assert "the last" in reading.result(60)
+    assert all(name.startswith("org.apache.kafka.consumer.") for name in pushed)
+    assert "org.apache.kafka.consumer.connection.creation.total" in pushed
+    assert pushing.client["client_software_name"] == "apache-kafka-java"
+    assert all(not each.errors for each in k.requests("PushTelemetry", client_id="java-reader"))

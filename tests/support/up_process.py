@@ -22,8 +22,15 @@ class UpProcess:
     """One cluster and its directory. `start` and `stop` alternate."""
 
     def __init__(
-        self, directory: Path, *, brokers: int = 3, options: Sequence[str] = (), is_secured: bool = False
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        options: Sequence[str] = (),
+        is_secured: bool = False,
+        arguments: Sequence[str] = (),
     ) -> None:
+        self.arguments = tuple(arguments)
         self.directory, self.brokers, self.options, self.is_secured = directory, brokers, tuple(options), is_secured
         self.nodes = range(1, brokers + 1)
         self.port = free_ports(brokers)
@@ -48,7 +55,7 @@ class UpProcess:
         secure = ["--secure"] if self.is_secured else []
         with (self.directory / "up.err").open("ab") as errors:
             self.process = subprocess.Popen(
-                self.command("-n", str(self.brokers), "--port", str(self.port), *options, *secure),
+                self.command("-n", str(self.brokers), "--port", str(self.port), *options, *secure, *self.arguments),
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )

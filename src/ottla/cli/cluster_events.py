@@ -18,6 +18,7 @@ from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout, p
 from ottla.cli.output import show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
+from ottla.client.metadata import BrokerNode
 from ottla.core.clock import SystemClock
 from ottla.core.events import EventKind, time_text
 from ottla.core.settings import ConfigResourceType
@@ -71,7 +72,8 @@ def events(
     show_rows(rows_of(chosen), ["time", "broker", "kind", "what", "count", "cause"], shape, empty="no events")
 
 
-async def _read(cluster: Cluster, since_s: float) -> ReadEvents:
+async def broker_configs(cluster: Cluster) -> tuple[Sequence[BrokerNode], dict[int, dict[str, str]]]:
+    """Return the brokers, and the settings of each."""
     nodes = (await admin.describe_cluster(cluster)).nodes
     described = await asyncio.gather(
         *(admin.describe_configs(cluster, ConfigResourceType.BROKER, str(node.node_id)) for node in nodes)
@@ -80,6 +82,11 @@ async def _read(cluster: Cluster, since_s: float) -> ReadEvents:
         node.node_id: {entry.name: entry.value or "" for entry in entries}
         for node, entries in zip(nodes, described, strict=True)
     }
+    return nodes, configs
+
+
+async def _read(cluster: Cluster, since_s: float) -> ReadEvents:
+    nodes, configs = await broker_configs(cluster)
     now_ms = SystemClock().wall_ms()
     token = os.environ.get(TOKEN_VARIABLE, "")
     return await read_events(cluster, nodes, configs, now_ms=now_ms, since_ms=now_ms - int(since_s * 1000), token=token)

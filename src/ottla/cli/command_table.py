@@ -25,6 +25,7 @@ COMMANDS = MappingProxyType(
         "consume": Command("ottla.cli.consume", "Print the records of topics."),
         "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
         "top": Command("ottla.cli.top", "Show topics, groups and clients by their rates, until Ctrl-C."),
+        "client": Command("ottla.cli.client", "Show what clients have pushed of their own metrics."),
         "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),
         "acl": Command("ottla.cli.acl", "Access control lists: who may do what."),

@@ -40,6 +40,16 @@ def up(
             help="Port of the first broker; the others have the next ones. Default: 9092, or as before.",
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Serve the metrics of the first broker at this port, those of the others at the next ones.",
+        ),
+    ] = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="With TLS, sign-in by SCRAM and ACLs; its files are in the directory.")
     ] = False,
@@ -79,10 +89,18 @@ def up(
     elif status:
         _command(directory, {"command": "status"}, shape)
     else:
-        _run(directory, brokers, port, parse_options(option or []), secured=secure)
+        _run(directory, brokers, port, parse_options(option or []), metrics_port=metrics_port, secured=secure)
 
 
-def _run(directory: Path, brokers: int | None, port: int | None, options: dict[str, str], *, secured: bool) -> None:
+def _run(
+    directory: Path,
+    brokers: int | None,
+    port: int | None,
+    options: dict[str, str],
+    *,
+    metrics_port: int | None,
+    secured: bool,
+) -> None:
     from ottla.local_cluster.cluster import CannotRun, LocalCluster, make_plan
     from ottla.local_cluster.secured import MissingLibrary
     from ottla.pipeline.jars import JarsNotFound
@@ -93,6 +111,7 @@ def _run(directory: Path, brokers: int | None, port: int | None, options: dict[s
             directory,
             make_plan(directory, brokers=brokers, port=port, secured=secured),
             options=options,
+            metrics_port=metrics_port,
             environment=os.environ,
             notify=_notify,
             report_ready=lambda line: print(line, flush=True),

@@ -22,6 +22,7 @@ from ottla.diagnosis.facts import SeenEvent
 LISTENER, TOPIC_ENABLE = "ottla.http.listener", "ottla.events.topic.enable"
 _ANSWER_S, _READ_S = 5.0, 10.0
 _BYTES_MAX = 32 << 20
+_EVENTS_MAX = 10_000
 _ANY = {"", "0.0.0.0", "::", "*"}  # noqa: S104 - addresses that a listener may have, none is bound here
 
 
@@ -51,7 +52,8 @@ async def read_events(
         if not listener:
             continue
         try:
-            body = await asyncio.to_thread(_get, url_of(listener, node.host), since_ms, token)
+            url = f"{url_of(listener, node.host)}?since={since_ms}&limit={_EVENTS_MAX}"
+            body = await asyncio.to_thread(get_json, url, token)
         except (OSError, ValueError) as error:
             unread[f"events of broker {node.node_id}"] = str(error)
             continue
@@ -67,19 +69,20 @@ async def read_events(
     return ReadEvents(events, skews, unread)
 
 
-def url_of(listener: str, host: str) -> str:
-    """Return the address of GET /events, by the listener's setting; one for all addresses is that of the broker.
+def url_of(listener: str, host: str, path: str = "/events") -> str:
+    """Return the address of a path, by the listener's setting; one for all addresses is that of the broker.
 
     >>> url_of("0.0.0.0:8080", "kafka-1"), url_of("https://127.0.0.1:8443", "kafka-1")
     ('http://kafka-1:8080/events', 'https://127.0.0.1:8443/events')
     """
     parts = urllib.parse.urlsplit(listener if "://" in listener else f"http://{listener}")
     shown = host if (parts.hostname or "") in _ANY else parts.hostname or host
-    return f"{parts.scheme}://{f'[{shown}]' if ':' in shown else shown}:{parts.port}/events"
+    return f"{parts.scheme}://{f'[{shown}]' if ':' in shown else shown}:{parts.port}{path}"
 
 
-def _get(url: str, since_ms: int, token: str) -> dict[str, Any]:
-    request = urllib.request.Request(f"{url}?since={since_ms}&limit=10000")  # noqa: S310 - http or https, see url_of
+def get_json(url: str, token: str) -> dict[str, Any]:
+    """Fetch an object from a broker's listener. Raises OSError and ValueError."""
+    request = urllib.request.Request(url)  # noqa: S310 - http or https, see url_of
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     context = ssl.create_default_context() if url.startswith("https") else None

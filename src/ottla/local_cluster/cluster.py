@@ -135,8 +135,10 @@ class LocalCluster:
         environment: Mapping[str, str],
         notify: Notify,
         report_ready: Notify,
+        metrics_port: int | None = None,
     ) -> None:
         self._directory, self._plan, self._options = directory, plan, options
+        self._metrics_port = metrics_port  # of the first broker
         self._environment, self._notify, self._report_ready = environment, notify, report_ready
         self._zookeeper: ChildProcess | None = None
         self._zookeeper_address = ""
@@ -229,6 +231,8 @@ class LocalCluster:
         """Start a broker and wait until it serves. Raises CannotRun."""
         log_file = self._directory / f"broker-{node}.log"
         settings = {**broker_settings(self._plan, node, self._zookeeper_address), **self._options}
+        if self._metrics_port is not None:
+            settings["ottla.http.listener"] = f"{HOST}:{self._metrics_port + node - 1}"
         command = [sys.executable, "-m", "ottla", "server", "--while-stdin-open", "--format", "json"]
         command += ["--data", str(self._directory / f"broker-{node}")]
         if self._secured is None:

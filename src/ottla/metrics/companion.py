@@ -28,6 +28,7 @@ from ottla.http.web import (
     json_response,
     problem,
 )
+from ottla.metrics.collectors import client_metrics
 from ottla.metrics.health import Health, liveness, readiness
 from ottla.metrics.reader import MetricsReader, Scrape
 from ottla.metrics.request_times import RequestTimes
@@ -82,7 +83,11 @@ class BrokerCompanion:
             token=self._config.http.token,
             tls=http_tls(self._config, address),
             open_routes=self._health_routes(),
-            routes=[Route("/metrics", self._metrics), Route("/events", self._events)],
+            routes=[
+                Route("/metrics", self._metrics),
+                Route("/events", self._events),
+                Route("/client-metrics", self._client_metrics),
+            ],
             console=self._console,
         )
         self.url = self._listener.address.url
@@ -144,6 +149,22 @@ class BrokerCompanion:
         if body is None:
             return problem(UNAVAILABLE, "the broker has no events yet, or its event loop does not turn")
         return Response(body, media_type="application/json")
+
+    async def _client_metrics(self, request: Request) -> Response:
+        """Return what the clients with an id have pushed of their own metrics."""
+        client_id = request.query_params.get("client_id", "")
+
+        async def read() -> dict[str, object] | None:
+            services = None if self._broker is None else self._broker.services
+            return None if services is None else await client_metrics.describe(services, client_id)
+
+        try:
+            described = await self.on_broker_loop(read, within_s=_SCRAPE_WITHIN_S)
+        except TimeoutError:
+            described = None
+        if described is None:
+            return problem(UNAVAILABLE, "the broker starts, or its event loop does not turn")
+        return json_response(described)
 
     # ---- Health
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
+from ottla.broker.services import Services
 from ottla.core.ids import id_text
 from ottla.metrics.page import COUNTER, GAUGE, Page, family, labels_of
 from ottla.metrics.reading import Reading
@@ -36,7 +38,7 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
         client = instance.client
         theirs = labels_of(
             client_id=client.get("client_id", ""),
-            software=f"{client.get('client_software_name', '')} {client.get('client_software_version', '')}".strip(),
+            software=software_of(client),
             client_instance_id=id_text(instance.instance_id),
         )
         for (metric, attributes), series in list(instance.series.items()):
@@ -44,3 +46,32 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
             page.add(COUNTS if series.is_counter else VALUES, series.value, labels)
         if reading.slices.spend(1 + len(instance.series)):
             yield
+
+
+def software_of(client: Mapping[str, str]) -> str:
+    """Return the name and version of a client's library."""
+    return f"{client.get('client_software_name', '')} {client.get('client_software_version', '')}".strip()
+
+
+async def describe(services: Services, client_id: str) -> dict[str, object]:
+    """Return what the instances with a client id have pushed, as values of JSON."""
+    kept, found = services.client_metrics, list[dict[str, object]]()
+    async for instance in services.slices.each([] if kept is None else kept.shown()):
+        if instance.client.get("client_id", "") != client_id:
+            continue
+        metrics = [
+            {"metric": metric, "attributes": attributes, "is_counter": series.is_counter, "value": series.value}
+            for (metric, attributes), series in sorted(instance.series.items())
+            if math.isfinite(series.value)
+        ]
+        found.append(
+            {
+                "client_id": client_id,
+                "client_instance_id": id_text(instance.instance_id),
+                "software": software_of(instance.client),
+                "metrics": metrics,
+            }
+        )
+        if services.slices.spend(len(metrics)):
+            await services.slices.yield_to_loop()
+    return {"broker": services.node_id, "clients": found}
