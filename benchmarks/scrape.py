@@ -141,9 +141,9 @@ def main() -> None:
         return
     text = (
         f"Measured {today()} on {machine()}: {partitions:,} partitions, {groups:,} groups of "
-        f"{groups * TOPIC_PARTITIONS:,} partitions with lag, {clients:,} clients on one broker. The first scrape looks up "
-        "the age of each lag in the logs, the second has them; before the third all groups have moved. Asked for were "
-        "300 ms, 20 MB, and no turn of the loop above 20 ms. Memory is what a scrape holds at its peak."
+        f"{groups * TOPIC_PARTITIONS:,} partitions with lag, {clients:,} clients on one broker. The first scrape looks "
+        "up the age of each lag in the logs, the second has them; before the third all groups have moved. Asked for "
+        "were 300 ms, 20 MB, and no turn of the loop above 20 ms. Memory is what a scrape holds at its peak."
     )
     heading = [
         "| | ms | processor, ms | page, MB | memory, MB | longest turn, ms |",

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
