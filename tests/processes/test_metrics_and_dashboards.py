@@ -206,6 +206,40 @@ def test_the_dashboards_show_something_after_make_cluster_and_a_load(
     assert bytes_out > 0
 
 
+def test_what_consumers_got_is_counted_by_topic_from_files_too(broker: tuple[OttlaProcess, str]) -> None:
+    """Regions above 16 KiB are sent from the file; throttling empties a response, and another topic has its own."""
+    process, http = broker
+    producer = Producer({"bootstrap.servers": process.bootstrap, "linger.ms": 50})
+    for topic, count, size in (("large", 100, 10_000), ("small", 1, 10)):
+        for _ in range(count):
+            producer.produce(topic, b"v" * size)
+        assert producer.flush(20) == 0
+        consumer = Consumer(
+            {"bootstrap.servers": process.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([topic])
+        assert len(consumer.consume(count, 30)) == count
+        consumer.close()
+    page = Scraped(_get(http, "/metrics")[1])
+    name = "kafka_server_brokertopicmetrics_bytesout_total"
+    large, small = page.value(name, topic="large"), page.value(name, topic="small")
+    assert 1_000_000 <= large < 4_000_000  # a client that fetched too much drops it and fetches again
+    assert 10 <= small < 10_000
+    assert page.value(name) >= large + small
+
+
+def test_errors_are_counted_by_api_and_code(broker: tuple[OttlaProcess, str]) -> None:
+    process, http = broker
+    admin = AdminClient({"bootstrap.servers": process.bootstrap})
+    for _ in range(2):
+        created = admin.create_topics([NewTopic("twice", 1)])["twice"]
+        error = created.exception(30)
+    assert "already exists" in str(error)
+    page = Scraped(_get(http, "/metrics")[1])
+    labels = {"request": "CreateTopics", "error": "TOPIC_ALREADY_EXISTS"}
+    assert page.value("kafka_network_requestmetrics_errors_total", **labels) == 1
+
+
 def test_a_page_is_what_promtool_wants(broker: tuple[OttlaProcess, str]) -> None:
     process, http = broker
     producer = Producer({"bootstrap.servers": process.bootstrap})

@@ -10,7 +10,7 @@ from ottla.core.errors import InvalidRequest
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import ClusterView, EntityConfig
 from ottla.security.config import QuotaConfig
-from ottla.security.quotas.client_quotas import EXPIRE_MS, RATES_MAX, ClientQuotas
+from ottla.security.quotas.client_quotas import EXPIRE_MS, OTHERS, RATES_MAX, THROTTLED_MAX, ClientQuotas
 from ottla.security.quotas.entities import (
     DEFAULT,
     PRODUCER_BYTE_RATE,
@@ -186,6 +186,17 @@ def test_a_rate_is_forgotten_after_an_hour_and_not_before() -> None:
     time.now_s += 100
     quotas.of("u", "newer")
     assert quotas.of("u", "old").produce is not rate
+
+
+def test_throttle_times_of_invented_client_ids_are_counted_together() -> None:
+    quotas = ClientQuotas(QuotaConfig(), QuotaTable(), lambda: 0.0)
+    quotas.count_throttled("alice", "billing", 20)
+    for number in range(2 * THROTTLED_MAX):
+        quotas.count_throttled("mallory", f"client-{number}", 10)
+    quotas.count_throttled("alice", "billing", 5)
+    assert len(quotas.throttled_ms) == THROTTLED_MAX + 1
+    assert quotas.throttled_ms["alice", "billing"] == 25
+    assert quotas.throttled_ms[OTHERS] == (THROTTLED_MAX + 1) * 10
 
 
 def test_rates_of_invented_client_ids_are_bounded_and_a_busy_one_is_kept() -> None:
