@@ -15,11 +15,14 @@ import random
 import sys
 import time
 import tracemalloc
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.report import SCRAPE_TITLE, machine, today, write_part
+from ottla.client.admin import NewTopic, create_topics
+from ottla.client.cluster import Cluster
 from ottla.client.groups import commit_offsets
 from ottla.client.producer import Producer
 from ottla.core import garbage_collection
@@ -33,7 +36,8 @@ from ottla.testing.sim_machine import SimulatedMachines
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 TOPIC_PARTITIONS = 10
-RECORDS = 4
+RECORDS = 2
+AT_ONCE = 100
 
 
 class Scraped(NamedTuple):
@@ -60,9 +64,11 @@ async def measure(partitions: int, groups: int, clients: int) -> list[Scraped]:
     async with TestCluster(machines, has_shared_store=False) as cluster:
         await cluster.start(1)
         topics = [f"topic-{number}" for number in range(partitions // TOPIC_PARTITIONS)]
-        for topic in topics:
-            await cluster.create_topic(topic, TOPIC_PARTITIONS)
         async with await cluster.client() as client:
+            for first in range(0, len(topics), AT_ONCE):
+                await create_topics(
+                    client, [NewTopic(topic, TOPIC_PARTITIONS) for topic in topics[first : first + AT_ONCE]]
+                )
             async with Producer(client, clock=cluster.clock) as producer:
                 for topic in topics:
                     for index in range(TOPIC_PARTITIONS):
@@ -79,16 +85,19 @@ async def measure(partitions: int, groups: int, clients: int) -> list[Scraped]:
             sys.stdout.write(f"{partitions} partitions, {groups} groups, {clients} clients\n")
             for offset, name in ((0, "first scrape"), (0, "second scrape"), (1, "all groups have moved")):
                 if name != "second scrape":
-                    for number in range(groups):
-                        topic = topics[number % len(topics)]
-                        await commit_offsets(
-                            client, f"group-{number}", {TopicPartition(topic, number % TOPIC_PARTITIONS): offset}
-                        )
+                    for first in range(0, groups, AT_ONCE):
+                        numbers = range(first, min(first + AT_ONCE, groups))
+                        await asyncio.gather(*(_commit(client, number, topics, offset) for number in numbers))
                 found.append(await _scrape(reader, name))
                 sys.stdout.write(f"{_row(found[-1])}\n")
             await reader.close()
             broker.listeners.connections.clear()
     return found
+
+
+async def _commit(client: Cluster, number: int, topics: Sequence[str], offset: int) -> None:
+    where = TopicPartition(topics[number % len(topics)], number % TOPIC_PARTITIONS)
+    await commit_offsets(client, f"group-{number}", {where: offset})
 
 
 async def _scrape(reader: MetricsReader, name: str) -> Scraped:

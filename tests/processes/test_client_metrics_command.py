@@ -40,7 +40,7 @@ def _show(broker: OttlaProcess) -> None:
 
     def shown() -> list[dict[str, str]]:
         producer.poll(0)
-        program = Path(sys.executable).with_name("ottla")
+        program = str(Path(sys.executable).with_name("ottla"))
         command = [program, "client", "metrics", "orders-writer", "--brokers", broker.bootstrap, "--format", "json"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         rows: list[dict[str, str]] = json.loads(ran.stdout)

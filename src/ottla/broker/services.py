@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.broker.requests.request_errors import RequestErrors
+from ottla.broker.request_errors import RequestErrors
 from ottla.core.clock import Clock
 from ottla.limits.loop_slices import LoopSlices
 

@@ -93,7 +93,7 @@ class RecordedEvent:
 class _Kept:
     """The events of one kind in memory, and which of them stand for more that are alike.
 
-    Of the requests of a client to an API with an error, no more than `_SAMPLES` are told apart in a minute. When memory
+    Of the requests of a client to an API with an error, no more than `_SAMPLES` are kept apart in a minute. When memory
     is full the oldest event of the API and error with the most of them leaves: however many requests fail, and whatever
     clients they name, others stay.
     """

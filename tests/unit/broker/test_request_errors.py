@@ -10,12 +10,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ottla.broker.requests.loaded_api import LoadedApi
+from ottla.broker.request_errors import ELEMENTS_MAX, RequestErrors, error_places
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
-from ottla.broker.requests.request_errors import ELEMENTS_MAX, ErrorPlaces, RequestErrors
 from ottla.core.error_codes import ErrorCode
 from ottla.testing import Kafka, kafka
-from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -24,22 +22,9 @@ from ottla.wire.generated.list_offsets import (
 )
 
 
-class _Asked:
-    client_id = "billing"
-
-    def __init__(self, key: int) -> None:
-        self.header = (key, 1, 7, "billing", 0)
-
-
-def _look_at(errors: RequestErrors, key: int, answer: Any) -> None:
-    asked: Any = _Asked(key)
-    api: LoadedApi = APIS[key].load()  # type: ignore[index]
-    errors.look_at(asked, api, answer)
-
-
 @pytest.mark.parametrize("key", sorted({*APIS, *INTER_BROKER_APIS}), ids=lambda key: ApiKey(key).name)
 def test_the_places_of_errors_are_found_in_the_response_of_every_api(key: int) -> None:
-    places = ErrorPlaces(codec.shape_class(ApiKey(key), "Response"))
+    places = error_places(ApiKey(key))
     assert places.code or places.arrays
 
 
@@ -59,11 +44,8 @@ def test_the_errors_of_partitions_are_counted_up_to_a_number_of_elements() -> No
     errors = RequestErrors()
     refused = ListOffsetsPartitionResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     partitions = [refused] * (2 * ELEMENTS_MAX)
-    _look_at(
-        errors,
-        ApiKey.LIST_OFFSETS,
-        ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=partitions)]),
-    )
+    answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=partitions)])
+    errors.look_at(ApiKey.LIST_OFFSETS, error_places(ApiKey.LIST_OFFSETS), answer, "billing")
     (count,) = errors.counts.values()
     assert ELEMENTS_MAX - 2 <= count <= ELEMENTS_MAX
 

@@ -9,8 +9,8 @@
   asked by the handlers. A request that came in an Envelope enters at *authorize*, as the client's.
 - **handle**: the handler of the API (handler.py says which kinds there are).
 - **encode**: the response, in slices if it is long. Produce and Fetch encode theirs themselves.
-- **account**: a response's errors are counted before it is encoded (request_errors.py). When the pending response is
-  completed, whatever the outcome, memory is released and `Accounting` is called.
+- **account**: a response's errors are counted before it is encoded (broker/request_errors.py). When the pending
+  response is completed, whatever the outcome, memory is released and `Accounting` is called.
 
 Each stage is one place below. An unexpected error of any of them is a bug of ours: it is logged with its traceback and
 closes the connection. It is caught in `__call__` alone; that of a task comes from the task to `_ended`. Elsewhere any
@@ -376,7 +376,8 @@ class RequestDriver:
             encoding = self._complete_and_encode(request, api, answer)
             answer = answer.answer
         else:
-            self._errors.look_at(request, api, answer)
+            places = api.error_places or api.find_error_places()
+            self._errors.look_at(api.key, places, answer, request.client_id)
             if api.is_administrative:
                 encoding = self._record_and_encode(request, api, answer)
         if throttle_time_ms and api.has_throttle_time:
@@ -392,7 +393,8 @@ class RequestDriver:
 
     def _complete_and_encode(self, request: Request, api: LoadedApi, answer: InParts[Any]) -> Slices[bytearray]:
         response = yield from complete(request, answer)
-        self._errors.look_at(request, api, response)
+        places = api.error_places or api.find_error_places()
+        self._errors.look_at(api.key, places, response, request.client_id)
         body: bytearray = yield from self._record_and_encode(request, api, response)
         return body
 

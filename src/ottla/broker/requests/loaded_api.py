@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ottla.broker.request_errors import ErrorPlaces, error_places
 from ottla.broker.requests.authorization import Access
-from ottla.broker.requests.request_errors import ErrorPlaces
 from ottla.net import eager_tasks
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import Slices
@@ -92,6 +92,11 @@ class LoadedApi:
         self.unsupported = unsupported  # makes the response to an unsupported version
         self.copy_frame = copy_frame  # of a long request
         self.request_bytes_max = request_bytes_max  # a larger one is malformed
+
+    def find_error_places(self) -> ErrorPlaces:
+        """Return where errors are in a response, for the first of them."""
+        places = self.error_places = error_places(self.key)
+        return places
 
 
 def _start_task(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:

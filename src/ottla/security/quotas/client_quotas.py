@@ -25,7 +25,7 @@ RATES_MAX: Final = 10_000
 
 _SWEEP_MS: Final = 60 * 1000
 THROTTLED_MAX: Final = 1_000
-"""Users and client ids of which it is told apart how long they had to wait; the rest is counted together."""
+"""Users and client ids whose throttle times are counted each for itself; the rest is counted together."""
 
 OTHERS: Final = ("", "other")
 

@@ -18,12 +18,10 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:  # names only
-    from ottla.broker.requests.loaded_api import LoadedApi
-    from ottla.broker.requests.request import Request
     from ottla.wire.schema import Shape
 
 ELEMENTS_MAX: Final = 1_000
-"""Elements of a response at which is looked: a larger one tells of no more errors than of these."""
+"""Elements of a response at which is looked: errors of later ones are neither counted nor recorded."""
 
 EVENTS_OF_RESPONSE: Final = 3
 """Different errors of a response that become events."""
@@ -132,6 +130,11 @@ class _Found:
         self.by_code: dict[int, list[tuple[ErrorPlaces, Any]]] = {}
 
 
+def error_places(key: ApiKey) -> ErrorPlaces:
+    """Return where the errors are in the response of an API."""
+    return ErrorPlaces(codec.shape_class(key, "Response"))
+
+
 class RequestErrors:
     """The errors of one broker's responses. Lives on its loop."""
 
@@ -160,18 +163,15 @@ class RequestErrors:
         code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
         self._record(key, code, message, topic=topic, partition=partition, group=group, client=client)
 
-    def look_at(self, request: Request, api: LoadedApi, answer: Any) -> None:
-        """Count the errors of a response, and record those that a client should know."""
-        places = api.error_places
-        if places is None:
-            places = api.error_places = ErrorPlaces(codec.shape_class(api.key, "Response"))
+    def look_at(self, key: int, places: ErrorPlaces, answer: Any, client_id: str | None) -> None:
+        """Count the errors of a response, and record those that its client should know."""
         self._left = ELEMENTS_MAX
         if (places.code and answer.error_code) or (places.arrays and self._has_error(places, answer)):
-            key, found = api.key, _Found()
+            found = _Found()
             self._look(key, places, answer, found)
             if key not in ELSEWHERE and key not in NOT_OF_CLIENTS:
                 for code, around in list(found.by_code.items())[:EVENTS_OF_RESPONSE]:
-                    self._record_found(request, key, code, around)
+                    self._record_found(key, code, around, client_id or "")
 
     def _has_error(self, places: ErrorPlaces, element: Any) -> bool:
         """Return whether an element of an array has an error: most responses have none, and cost no more than this."""
@@ -201,7 +201,7 @@ class RequestErrors:
                     self._look(key, inner, part, found)
         found.around.pop()
 
-    def _record_found(self, request: Request, key: int, code: int, around: list[tuple[ErrorPlaces, Any]]) -> None:
+    def _record_found(self, key: int, code: int, around: list[tuple[ErrorPlaces, Any]], client_id: str) -> None:
         """Record an error with what its element and those around it say: whose it is, and why."""
         topic = group = name = ""
         for places, element in around:
@@ -221,7 +221,7 @@ class RequestErrors:
             topic=topic,
             partition=getattr(element, places.partition) if places.partition else -1,
             group=group,
-            client=request.client_id or "",
+            client=client_id,
         )
 
     def _record(
