@@ -153,10 +153,28 @@ async def test_series_are_bounded_and_sums_are_not(cluster: TestCluster, readers
         assert page.value("kafka_server_replicamanager_partitioncount") == 20
 
 
+@pytest.mark.options({"ottla.metrics.partitions.max": "4"})
+async def test_groups_and_topics_with_series_are_bounded(
+    cluster: TestCluster, readers: dict[int, MetricsReader]
+) -> None:
+    for number in range(6):
+        await cluster.create_topic(f"orders-{number}", 1)
+    async with await cluster.client() as client:
+        for number in range(20):
+            await commit_offsets(client, f"group-{number}", {TopicPartition("orders-0", 0): 0})
+    pages = await _pages(readers)
+    shown = [len(page.having("kminion_kafka_consumer_group_members")) for page in pages]
+    left_out = [page.value("ottla_metrics_groups_left_out") for page in pages]
+    assert max(shown) == 4
+    assert sum(shown) + sum(left_out) == 20
+    assert sum(page.value("kafka_coordinator_group_groupmetadatamanager_numgroups") for page in pages) == 20
+    assert len(together(pages, "kafka_topic_partitions")) == 4
+
+
 async def test_label_values_are_escaped(cluster: TestCluster, readers: dict[int, MetricsReader]) -> None:
     await cluster.create_topic("orders", 1)
     async with await cluster.client() as client:
-        name = 'a "quoted\\" group\n'
+        name = 'a "quoted\\" group of 100 %d\n'
         await commit_offsets(client, name, {TopicPartition("orders", 0): 0})
     for accept in ("", OPENMETRICS):
         pages = [await scrape(reader, accept) for reader in readers.values()]

@@ -83,12 +83,17 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
 def _topics(reading: Reading, page: Page) -> Iterator[None]:
     offline = partitions = imbalanced = 0
     default_policy = reading.services.config.log.cleanup_policy
-    for topic in list(reading.view.topics.values()):
+    series_max = reading.services.config.metrics.partitions_max
+    for number, topic in enumerate(list(reading.view.topics.values())):
         name, count = escape(topic.name), len(topic.partitions)
         partitions += count
         for state in topic.partitions:
             offline += state.leader == NO_LEADER
             imbalanced += state.leader not in (NO_LEADER, state.replicas[0] if state.replicas else NO_LEADER)
+        if reading.slices.spend(2 + count // 10):
+            yield
+        if number >= series_max:
+            continue
         page.add(TOPIC_PARTITIONS, count, f'topic="{name}"')
         policy = topic.config.get("cleanup.policy") or ",".join(default_policy)
         info = (
@@ -96,8 +101,6 @@ def _topics(reading: Reading, page: Page) -> Iterator[None]:
             f'cleanup_policy="{escape(policy)}"'
         )
         page.add(KM_TOPIC, 1, info)
-        if reading.slices.spend(2 + count // 10):
-            yield
     page.add(OFFLINE, offline)
     page.add(PARTITIONS, partitions)
     page.add(IMBALANCE, imbalanced)

@@ -120,21 +120,29 @@ LEFT_OUT = family(
     "Partitions of groups without series of their own, because there are more than `ottla.metrics.partitions.max`",
     group=_OWN,
 )
+GROUPS_LEFT_OUT = family(
+    "ottla_metrics_groups_left_out",
+    GAUGE,
+    "Groups without series of their own, because there are more than `ottla.metrics.partitions.max`",
+    group=_OWN,
+)
 _STABLE = "Stable"
 
 
 def collect(reading: Reading, page: Page) -> Iterator[None]:
     """Format what `GroupLags` has read."""
     states: Counter[tuple[str, str]] = Counter()
-    left, commits, left_out, block = reading.services.config.metrics.partitions_max, 0, 0, _Block()
-    for lag in reading.lags.groups:
+    series_max = reading.services.config.metrics.partitions_max
+    left, commits, left_out, block = series_max, 0, 0, _Block()
+    for number, lag in enumerate(reading.lags.groups):
         summary = lag.group.summary
         states[str(summary.type.value), summary.state] += 1
         has_series = left >= len(lag.partitions)
         left -= len(lag.partitions) if has_series else 0
         left_out += 0 if has_series else len(lag.partitions)
         commits += sum(partition.committed is not None for partition in lag.partitions)
-        _group(reading, page, lag)
+        if number < series_max:
+            _group(reading, page, lag)
         if has_series:
             block.add(lag)
             if block.is_full:
@@ -148,6 +156,7 @@ def collect(reading: Reading, page: Page) -> Iterator[None]:
     page.add(GROUPS, len(reading.lags.groups))
     page.add(COMMITS, commits)
     page.add(LEFT_OUT, left_out)
+    page.add(GROUPS_LEFT_OUT, max(0, len(reading.lags.groups) - series_max))
 
 
 def _group(reading: Reading, page: Page, lag: GroupLag) -> None:

@@ -7,6 +7,7 @@ there once in a cluster, and a sum over all brokers is right.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from ottla.metadata_store.cluster_view import NO_LEADER, TopicView
 from ottla.metrics.page import COUNTER, GAUGE, ROWS_MAX, Page, escape_row, family
@@ -234,7 +235,7 @@ def _without_leader(reading: Reading, block: _Block) -> Iterator[None]:
 
 def _sums(reading: Reading, page: Page, counts: _Counts) -> Iterator[None]:
     replicas, lines, values = reading.services.replicas, list[str](), list[list[int]]()
-    for name, sums in counts.topics.items():
+    for name, sums in islice(counts.topics.items(), reading.services.config.metrics.partitions_max):
         lines.append(f'{{topic_name="{name}"}} %d')
         values.append(sums)
         if len(lines) >= ROWS_MAX:

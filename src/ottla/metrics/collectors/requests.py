@@ -122,20 +122,22 @@ def _phases(times: ApiTimes) -> tuple[tuple[Family, Histogram], ...]:
 def _traffic(reading: Reading, page: Page) -> Iterator[None]:
     traffic = reading.traffic
     sums = [traffic.removed.messages_in, traffic.removed.bytes_in, traffic.removed.replication_bytes_in]
-    for name, topic in list(traffic.topics.items()):
+    series_max = reading.services.config.metrics.partitions_max
+    for number, (name, topic) in enumerate(list(traffic.topics.items())):
         labels = f'topic="{escape(name)}"'
-        page.add(MESSAGES_IN, topic.messages_in, labels)
-        page.add(BYTES_IN, topic.bytes_in, labels)
+        if number < series_max:
+            page.add(MESSAGES_IN, topic.messages_in, labels)
+            page.add(BYTES_IN, topic.bytes_in, labels)
         for index, value in enumerate((topic.messages_in, topic.bytes_in, topic.replication_bytes_in)):
             sums[index] += value
         if reading.slices.spend(2):
             yield
     bytes_out = reading.services.bytes_out
-    for name, size_bytes in list(bytes_out.items()):
-        if name in reading.view.topics:
-            page.add(BYTES_OUT, size_bytes, f'topic="{escape(name)}"')
-        else:  # the sum has what was sent of it
+    for number, (name, size_bytes) in enumerate(list(bytes_out.items())):
+        if name not in reading.view.topics:  # the sum has what was sent of it
             del bytes_out[name]
+        elif number < series_max:
+            page.add(BYTES_OUT, size_bytes, f'topic="{escape(name)}"')
         if reading.slices.spend():
             yield
     page.add(MESSAGES_IN, sums[0])
