@@ -84,9 +84,9 @@ async def browsing(options: ConsoleOptions) -> AsyncIterator[Browser]:
 
 
 @contextmanager
-def served(options: ConsoleOptions) -> Iterator[str]:
+def served(options: ConsoleOptions, *, port: int = 0) -> Iterator[str]:
     """The URL of a console that listens, in a thread of its own."""
-    listener = HttpListener(HttpAddress("127.0.0.1", 0), console=application(options))
+    listener = HttpListener(HttpAddress("127.0.0.1", port), console=application(options))
     listener.start()
     try:
         yield listener.address.url

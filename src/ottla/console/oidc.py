@@ -10,7 +10,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import http.client
 import json
+import ssl
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -46,6 +48,8 @@ class OidcProvider:
     name_claim: str = "email"
     allowed: frozenset[str] = frozenset()
     """The names that may sign in; empty for everyone whom the provider lets in."""
+    trust: ssl.SSLContext | None = None
+    """Trusts the provider's certificate; None for what the system trusts."""
 
     def __post_init__(self) -> None:
         """Refuse an issuer that is not https. Raises ValueError."""
@@ -74,6 +78,8 @@ class OidcProvider:
         expected, nonce, verifier = (pending.pop(name, "") for name in (STATE, NONCE, VERIFIER))
         if not expected or not hmac.compare_digest(expected.encode(), query.get("state", "").encode()):
             raise SignInFailed("the answer does not belong to a sign-in of this browser")
+        if query.get("iss", self.issuer) != self.issuer:  # RFC 9207
+            raise SignInFailed("the answer is of another provider")
         if "error" in query:
             raise SignInFailed(f"the provider refused: {query.get('error_description') or query['error']}")
         return await asyncio.to_thread(self._name_of, query.get("code", ""), nonce, verifier)
@@ -88,9 +94,9 @@ class OidcProvider:
             "code_verifier": verifier,
             **({"client_secret": self.client_secret} if self.client_secret else {}),
         }
-        answer = _read(document["token_endpoint"], urllib.parse.urlencode(fields).encode())
+        answer = self._read(document["token_endpoint"], urllib.parse.urlencode(fields).encode())
         try:
-            keys = fetch_keys(document["jwks_uri"])
+            keys = fetch_keys(document["jwks_uri"], self.trust)
         except UnreadableKeys as error:
             raise SignInFailed(f"the keys of the provider: {error}") from None
         return self.name_in(str(answer.get("id_token", "")), keys, nonce)
@@ -113,6 +119,8 @@ class OidcProvider:
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise SignInFailed(f"the token is not accepted: {error}") from None
+        if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != self.client_id:
+            raise SignInFailed("the token was issued to another client")
         if not nonce or not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise SignInFailed("the token is of another sign-in")
         if self.name_claim == "email" and claims.get("email_verified") is False:
@@ -126,13 +134,33 @@ class OidcProvider:
 
     def _document(self) -> Mapping[str, Any]:
         """Read what the provider says of itself. Raises SignInFailed."""
-        document = _read(self.issuer.rstrip("/") + _DOCUMENT)
+        document = self._read(self.issuer.rstrip("/") + _DOCUMENT)
         if document.get("issuer") != self.issuer:
             raise SignInFailed("the provider names another issuer than the one that is configured")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not _is_https(str(document.get(name, ""))):
                 raise SignInFailed(f"the provider has no {name} with https://")
         return document
+
+    async def sign_out_url(self, back_to: str) -> str:
+        """Return where the provider ends its own session, which signs in without a question; empty if it cannot."""
+        endpoint = str((await asyncio.to_thread(self._document)).get("end_session_endpoint", ""))
+        if not _is_https(endpoint):
+            return ""
+        query = {"client_id": self.client_id, "post_logout_redirect_uri": back_to}
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urllib.parse.urlencode(query)}"
+
+    def _read(self, url: str, body: bytes | None = None) -> dict[str, Any]:
+        request = urllib.request.Request(url, data=body, headers={"accept": "application/json"})  # noqa: S310 - https, see above
+        opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=self.trust))
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as response:
+                answer = json.loads(response.read(_ANSWER_BYTES_MAX))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise SignInFailed(f"the provider cannot be asked: {error}") from None
+        if not isinstance(answer, dict):
+            raise SignInFailed("the answer of the provider is not an object")
+        return answer
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -149,15 +177,3 @@ def _is_https(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme == "https" and bool(parts.hostname)
-
-
-def _read(url: str, body: bytes | None = None) -> dict[str, Any]:
-    request = urllib.request.Request(url, data=body, headers={"accept": "application/json"})  # noqa: S310 - https, see above
-    try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as response:
-            answer = json.loads(response.read(_ANSWER_BYTES_MAX))
-    except (OSError, ValueError) as error:
-        raise SignInFailed(f"the provider cannot be asked: {error}") from None
-    if not isinstance(answer, dict):
-        raise SignInFailed("the answer of the provider is not an object")
-    return answer

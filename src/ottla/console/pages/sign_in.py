@@ -107,10 +107,24 @@ async def sign_out(visit: Visit) -> Response:
     return visit.go_to("/sign-in" if visit.options.requires_sign_in else "/")
 
 
+async def sign_out_at_provider(visit: Visit) -> Response:
+    """Send the browser to where the OIDC provider ends its session, or say that it has no such place."""
+    from ottla.console.oidc import SignInFailed
+
+    if visit.options.oidc is None:
+        raise Refused("this console has no OIDC provider", 404)
+    try:
+        url = await visit.options.oidc.sign_out_url(visit.options.oidc.redirect_uri.removesuffix("/callback"))
+    except SignInFailed as error:
+        raise Refused(f"{error}", 502) from None
+    return RedirectResponse(url, 303) if url else visit.go_to("/sign-in", "The provider has no page to sign out at.")
+
+
 PAGES = (
     Page("/sign-in", form, is_sign_in=True),
     Page("/sign-in", sign_in, "POST", is_sign_in=True),
     Page("/sign-in/oidc", to_provider, is_sign_in=True),
     Page("/sign-in/callback", callback, is_sign_in=True),
+    Page("/sign-out/provider", sign_out_at_provider, is_sign_in=True),
     Page("/sign-out", sign_out, "POST", is_sign_in=True),
 )

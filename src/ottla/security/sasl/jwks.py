@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,14 +99,14 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def fetch_keys(url: str) -> Keys:
-    """Read the keys: blocks. Raises UnreadableKeys."""
+def fetch_keys(url: str, trust: ssl.SSLContext | None = None) -> Keys:
+    """Read the keys: blocks. `trust` is for another trust than that of the system. Raises UnreadableKeys."""
     try:
         if url.startswith("file:"):
             with Path(url2pathname(urlsplit(url).path)).open("rb") as file:
                 text = file.read(JWKS_BYTES_MAX + 1)
         else:
-            opener = urllib.request.build_opener(_SameHost)
+            opener = urllib.request.build_opener(_SameHost, urllib.request.HTTPSHandler(context=trust))
             with opener.open(url, timeout=TIMEOUT_S) as response:
                 text = response.read(JWKS_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # URLError is an OSError
