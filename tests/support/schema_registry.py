@@ -1,4 +1,4 @@
-"""A small schema registry over HTTP, in this process: the two calls that readers make, and ways to be out of order."""
+"""A small schema registry over HTTP, in this process: the calls that readers make, and ways to be out of order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 
 @dataclass
@@ -27,8 +28,26 @@ class FakeRegistry:
     password: str | None = None
     """user:password that a request must bring."""
 
+    serialized: dict[int, bytes] = field(default_factory=dict)
+    """The descriptors of Protobuf schemas."""
+
     def register(self, schema_id: int, schema: Any, **more: Any) -> None:
         self.schemas[schema_id] = {"schema": json.dumps(schema), **more}
+
+    def register_protobuf(self, schema_id: int, subject: str, file: bytes, text: str, **more: Any) -> None:
+        self.schemas[schema_id] = {"schema": text, "schemaType": "PROTOBUF", **more}
+        self.serialized[schema_id] = file
+        self.subjects[subject, 1] = {**self.schemas[schema_id], "subject": subject, "version": 1, "id": schema_id}
+
+    def _versions_of(self, schema_id: int) -> list[dict[str, Any]]:
+        held = [(name, answer) for name, answer in self.subjects.items() if answer.get("id") == schema_id]
+        return [{"subject": subject, "version": version} for (subject, version), _ in held]
+
+    def _schema(self, schema_id: int, query: str) -> dict[str, Any]:
+        answer = self.schemas[schema_id]
+        if query == "format=serialized" and schema_id in self.serialized:
+            return {**answer, "schema": base64.b64encode(self.serialized[schema_id]).decode()}
+        return answer
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, Any]:
         self.asked[path] += 1
@@ -39,13 +58,15 @@ class FakeRegistry:
             wanted = "Basic " + base64.b64encode(self.password.encode()).decode()
             if authorization != wanted:
                 return 401, {"error_code": 401, "message": "who are you?"}
+        path, _, query = path.partition("?")
         parts = path.strip("/").split("/")
         if parts == ["schemas", "types"]:
             return 200, ["AVRO"]
         if parts[:2] == ["schemas", "ids"] and int(parts[2]) in self.schemas:
-            return 200, self.schemas[int(parts[2])]
-        if parts[0] == "subjects" and (parts[1], int(parts[3])) in self.subjects:
-            return 200, self.subjects[parts[1], int(parts[3])]
+            schema_id = int(parts[2])
+            return 200, self._versions_of(schema_id) if parts[3:] == ["versions"] else self._schema(schema_id, query)
+        if parts[0] == "subjects" and (unquote(parts[1]), int(parts[3])) in self.subjects:
+            return 200, self.subjects[unquote(parts[1]), int(parts[3])]
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
 

@@ -81,6 +81,19 @@ class ConnectionOptions:
         found = {} if profile is None else self._settings_of(*profile, environment)
         return found | client_settings(environment)
 
+    def registry(self) -> str | None:
+        """Return schema.registry.url of the same settings; no password is read for it. Raises `CommandFailed`."""
+        from ottla.client.profiles import InvalidProfile, expand_variables
+        from ottla.client.properties import REGISTRY
+
+        own, profile = client_settings(os.environ), self._selected_profile(os.environ)
+        if REGISTRY in own or profile is None or REGISTRY not in profile[1].settings:
+            return own.get(REGISTRY)
+        try:
+            return expand_variables({REGISTRY: profile[1].settings[REGISTRY]}, os.environ, profile=profile[0])[REGISTRY]
+        except InvalidProfile as error:
+            raise usage_error(str(error)) from None
+
     def _settings_of(self, name: str, cluster: NamedCluster, environment: Mapping[str, str]) -> dict[str, str]:
         from ottla.client.profiles import InvalidProfile
 

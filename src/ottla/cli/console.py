@@ -17,6 +17,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, client_op
 from ottla.cli.errors import CommandFailed, usage_error
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import alert, show_json
+from ottla.cli.pipeline_libraries import needs_pipeline_libraries
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Security
 from ottla.client.sasl import Sasl
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ottla.console.oidc import OidcProvider
     from ottla.console.options import ConsoleOptions
     from ottla.console.passwords import PasswordFile
+    from ottla.console.registry import RegistryValues
     from ottla.console.workspace import Connect
     from ottla.http.address import HttpAddress
 
@@ -53,6 +55,9 @@ OidcClient = Annotated[
 OidcSecretFile = Annotated[
     Path | None, typer.Option("--oidc-secret-file", metavar="FILE", help="The client secret, if it has one.")
 ]
+OidcCa = Annotated[
+    Path | None, typer.Option("--oidc-ca", metavar="FILE", help="PEM certificates that the provider's is checked with.")
+]
 OidcAllow = Annotated[
     list[str] | None,
     typer.Option("--oidc-allow", metavar="EMAIL", help="Only this person may sign in; repeatable. Default: all."),
@@ -62,6 +67,14 @@ PublicUrl = Annotated[
 ]
 JobFile = Annotated[
     Path | None, typer.Option("--job", metavar="FILE", help="A job file: show its tables, audit and report.")
+]
+Registry = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="A schema registry, by which keys and values are decoded. Default: schema.registry.url of the profile.",
+    ),
 ]
 AllowChanges = Annotated[
     bool, typer.Option("--allow-changes", help="Change things too, also where it is not the default.")
@@ -85,8 +98,10 @@ def console(
     oidc_issuer: OidcIssuer = None,
     oidc_client: OidcClient = None,
     oidc_secret_file: OidcSecretFile = None,
+    oidc_ca: OidcCa = None,
     oidc_allow: OidcAllow = None,
     public_url: PublicUrl = None,
+    registry: Registry = None,
     job: JobFile = None,
     allow_changes: AllowChanges = False,
     read_only: ReadOnly = False,
@@ -116,7 +131,7 @@ def console(
     signs_in = sum((users is not None, sasl, oidc_issuer is not None))
     if signs_in > 1:
         raise usage_error("--users, --sasl and --oidc-issuer contradict each other", "use one of them")
-    oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file, oidc_allow or [], public_url)
+    oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file, oidc_allow or [], public_url, oidc_ca)
     try:
         address = parse_address(listen)
     except InvalidSettings as error:
@@ -132,6 +147,7 @@ def console(
         connect_as=_connect_as(target) if sasl else None,
         oidc=oidc,
         hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if is_local and not proxied else None,
+        registry=_registry(registry or target.registry()),
         job_file=job,
         is_https=address.is_secure or proxied,
         profile_words=("--profile", profile) if profile else ("--brokers", brokers) if brokers else (),
@@ -171,7 +187,12 @@ def _read_users(path: Path) -> PasswordFile:
 
 
 def _provider(
-    issuer: str | None, client: str | None, secret_file: Path | None, allowed: list[str], url: str | None
+    issuer: str | None,
+    client: str | None,
+    secret_file: Path | None,
+    allowed: list[str],
+    url: str | None,
+    ca_file: Path | None,
 ) -> OidcProvider | None:
     """Return the OIDC provider of the options. Raises CommandFailed."""
     if issuer is None:
@@ -181,14 +202,30 @@ def _provider(
     from ottla.cli.secret_input import read_secret_file
 
     secret = "" if secret_file is None else read_secret_file(secret_file)
+    back = f"{url.rstrip('/')}/sign-in/callback"
     try:
         from ottla.console.oidc import OidcProvider
 
-        return OidcProvider(issuer, client, secret, f"{url.rstrip('/')}/sign-in/callback", allowed=frozenset(allowed))
+        trust = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
+        return OidcProvider(issuer, client, secret, back, allowed=frozenset(allowed), trust=trust)
+    except OSError as error:
+        raise usage_error(f"--oidc-ca {ca_file}: {error}") from None
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is not installed", advice=_INSTALL.format("security")) from None
     except ValueError as error:
         raise usage_error(f"--oidc-issuer: {error}") from None
+
+
+def _registry(url: str | None) -> RegistryValues | None:
+    """Return what decodes by a registry. Raises CommandFailed."""
+    if url is None:
+        return None
+    with needs_pipeline_libraries("--registry"):
+        from ottla.console.registry import RegistryValues
+    try:
+        return RegistryValues(url)
+    except ValueError as error:
+        raise usage_error(f"--registry {url}: {error}") from None
 
 
 def _connect(target: ConnectionOptions) -> Connect:

@@ -85,7 +85,11 @@ Key = Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="Onl
 Partitions = Annotated[str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")]
 Registry = Annotated[
     str | None,
-    typer.Option("--registry", metavar="URL", help="A schema registry, by which keys and values are decoded to JSON."),
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="A schema registry, by which keys and values are decoded to JSON. Default: schema.registry.url.",
+    ),
 ]
 
 
@@ -125,7 +129,8 @@ def consume(
     line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. --tail takes the
     records with the greatest timestamps. --count and --tail count what --grep, --key and --where select.
     """
-    now_ms = SystemClock().wall_ms()
+    now_ms, target = SystemClock().wall_ms(), ConnectionOptions(brokers, profile, timeout)
+    registry = registry or target.registry()
     wanted = _ReadOptions(
         texts=tuple(topics),
         first=read_offset("--from", first or ("end" if follow else "start"), now_ms=now_ms),
@@ -149,7 +154,7 @@ def consume(
         else:
             await _read_as_member(cluster, group, wanted, show, begin, follow=follow)
 
-    run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    run_on_cluster(target, work)
 
 
 @dataclass(frozen=True, slots=True)

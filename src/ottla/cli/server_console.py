@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ottla.broker import listeners as endpoints
 from ottla.broker.broker import Broker
@@ -15,7 +16,7 @@ from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.connection import Security
 from ottla.client.errors import CannotConnect
-from ottla.client.properties import InvalidProperty, security
+from ottla.client.properties import REGISTRY, InvalidProperty, security
 from ottla.client.sasl import Sasl
 from ottla.console.app import application
 from ottla.console.options import LOOPBACK, ConsoleOptions
@@ -25,8 +26,27 @@ from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.http.address import KEY
 from ottla.metrics.companion import BrokerCompanion
 
+if TYPE_CHECKING:  # it needs libraries of the pipeline
+    from ottla.console.registry import RegistryValues
+
 LISTENER_DEFAULT = "127.0.0.1:8080"
 _ORDER = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL, SecurityProtocol.SSL)
+
+
+def _registry() -> RegistryValues | None:
+    """Return what decodes by the registry of OTTLA_CLIENT_SETTINGS. Raises InvalidSettings."""
+    url = client_settings(os.environ).get(REGISTRY)
+    if url is None:
+        return None
+    try:
+        from ottla.console.registry import RegistryValues
+
+        return RegistryValues(url)
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is not installed: it needs the extra pipeline"
+        raise InvalidSettings([SettingProblem(REGISTRY, url, why)]) from None
+    except ValueError as error:
+        raise InvalidSettings([SettingProblem(REGISTRY, url, str(error))]) from None
 
 
 class ConsoleCompanion(BrokerCompanion):
@@ -54,6 +74,7 @@ class ConsoleCompanion(BrokerCompanion):
             connect_as=self._connect_as() if self._protocol.uses_sasl else None,
             hosts=LOOPBACK if is_local else None,
             is_https=address.is_secure,
+            registry=_registry(),
         )
         super().__init__(config, application(options))
 

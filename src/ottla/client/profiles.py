@@ -153,6 +153,7 @@ def is_profile_name(text: str) -> bool:
 def is_secret(name: str, value: str) -> bool:
     """Return whether the value of a setting must not be printed; a reference to an environment variable may be."""
     is_password = "password" in name or name in {"sasl.jaas.config", "ssl.keystore.key"}
+    is_password = is_password or (name == "schema.registry.url" and "@" in value)
     return is_password and not value.startswith("${env:")
 
 

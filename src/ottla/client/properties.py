@@ -69,7 +69,9 @@ SECURITY = frozenset(
 TIMEOUTS = frozenset(
     {"client.id", "request.timeout.ms", "socket.connection.setup.timeout.ms", "default.api.timeout.ms"}
 )
-SUPPORTED = SECURITY | TIMEOUTS
+REGISTRY = "schema.registry.url"
+"""Connects nothing: commands and the console decode keys and values by it."""
+SUPPORTED = SECURITY | TIMEOUTS | {REGISTRY}
 
 
 class InvalidProperty(ValueError):

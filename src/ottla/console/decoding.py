@@ -1,6 +1,6 @@
-"""Shows bytes of a record in the form that they probably have: JSON, Avro's frame, Protobuf, a number, text, or hex.
+"""Shows bytes of a record by their schema in a registry, or in the form that they probably have.
 
-Protobuf without its schema is shown by field numbers, and Avro by the id of its schema: what the bytes themselves say.
+Without a registry Protobuf is shown by field numbers, and Avro by the id of its schema: what the bytes themselves say.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ import json
 import struct
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.console.protobuf import NotProtobuf, decode_fields
 
+if TYPE_CHECKING:  # it needs libraries of the pipeline
+    from ottla.console.registry import RegistryValues
+
 PREVIEW_CHARACTERS: Final = 300
 SHOWN_BYTES_MAX: Final = 256 << 10
+_EXCERPT_CHARACTERS: Final = 4000
 _MAGIC: Final = 0
 _FRAME: Final = struct.Struct(">bi")
 _HEX_COLUMNS: Final = 16
@@ -30,6 +34,9 @@ class Decoded:
     text: str
     size_bytes: int
     note: str = ""
+    schema: str = ""
+    problem: str = ""
+    """The reason why its schema does not decode it; it is shown without the schema then."""
 
     @property
     def preview(self) -> str:
@@ -37,20 +44,36 @@ class Decoded:
         line = " ".join(self.text[: 2 * PREVIEW_CHARACTERS].split())
         return line if len(line) <= PREVIEW_CHARACTERS else line[:PREVIEW_CHARACTERS] + "…"
 
+    @property
+    def excerpt(self) -> str:
+        """The beginning, for a list of records."""
+        is_long = len(self.text) > _EXCERPT_CHARACTERS
+        return f"{self.text[:_EXCERPT_CHARACTERS]}\n… (the record's own page shows more)" if is_long else self.text
+
 
 class NotOfForm(ValueError):
     """Reports that bytes do not have a form."""
 
 
-def decode(data: bytes | None, form: str = "auto") -> Decoded:
+def decode(
+    data: bytes | None, form: str = "auto", registry: RegistryValues | None = None, *, shown_max: int = SHOWN_BYTES_MAX
+) -> Decoded:
     r"""Return bytes in a form, or in the first one that they have. They are shown as hex where they have not.
+
+    With "auto" a value that begins with the id of a schema is shown by that; the registry has been asked for it before.
 
     >>> decode(b'{"a": 1}').form, decode(b"abc").form, decode(None).form, decode(b"\xff\xfe").form
     ('json', 'text', 'null', 'hex')
     """
     if data is None:
         return Decoded("null", "null", 0)
-    cut = data[:SHOWN_BYTES_MAX]
+    if registry is not None and form == "auto" and (found := registry.decode(data)) is not None:
+        if not found.problem:
+            text = found.text[:shown_max]
+            note = "" if text == found.text else f"the first {len(text):,} of {len(found.text):,} characters"
+            return Decoded(found.kind, text, len(data), note, found.schema)
+        return replace(decode(data, shown_max=shown_max), schema=found.schema, problem=found.problem)
+    cut = data[:shown_max]
     note = "" if cut == data else f"the first {len(cut):,} of {len(data):,} bytes"
     for name in FORMS if form == "auto" else (form, "hex"):
         try:

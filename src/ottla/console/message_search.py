@@ -14,7 +14,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.offset_spec import OffsetSpec, resolve
 from ottla.client.offsets import OffsetBounds, available_bounds
-from ottla.client.search.last_records import last_records
+from ottla.client.search.last_records import Prepare, last_records
 from ottla.client.search.matcher import Matcher
 from ottla.core.ids import TopicPartition
 from ottla.records.record_reader import Record
@@ -43,6 +43,7 @@ class Search:
     first: OffsetSpec | None
     limit: int
     matches: Matcher | None = None
+    prepare: Prepare | None = None
     read_committed: bool = True
 
 
@@ -70,7 +71,13 @@ async def _newest(
     try:
         async with asyncio.timeout(SECONDS_MAX):
             last = await last_records(
-                cluster, bounds, wanted.limit, options=options, matches=wanted.matches, records_max=SCANNED_MAX
+                cluster,
+                bounds,
+                wanted.limit,
+                options=options,
+                matches=wanted.matches,
+                records_max=SCANNED_MAX,
+                prepare=_between_requests(wanted.prepare),
             )
     except TimeoutError:
         found.is_cut = True
@@ -89,7 +96,9 @@ async def _forward(
     ends = {tp: span.end_offset for tp, span in bounds.items()}
     try:
         async with asyncio.timeout(SECONDS_MAX), Consumer(cluster, starts, end=ends, options=options) as consumer:
+            prepare = _between_requests(wanted.prepare)
             async for tp, records in consumer.chunks():
+                await prepare(records)
                 for record in records:
                     found.scanned += 1
                     if wanted.matches is None or wanted.matches(tp, record):
@@ -100,6 +109,16 @@ async def _forward(
                 if found.scanned >= SCANNED_MAX:
                     found.is_cut = True
                     return
-                await asyncio.sleep(0)  # other requests of the loop
     except TimeoutError:
         found.is_cut = True
+
+
+def _between_requests(prepare: Prepare | None) -> Prepare:
+    """Return what runs before each chunk: other requests of the loop, and then the preparation."""
+
+    async def prepared(records: Sequence[Record]) -> None:
+        await asyncio.sleep(0)
+        if prepare is not None:
+            await prepare(records)
+
+    return prepared

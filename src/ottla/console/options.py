@@ -11,8 +11,9 @@ from ottla.console.passwords import PasswordFile
 from ottla.console.samples import EVERY_S
 from ottla.console.workspace import Connect
 
-if TYPE_CHECKING:  # it needs pyjwt
+if TYPE_CHECKING:  # they need libraries that a console without them has not
     from ottla.console.oidc import OidcProvider
+    from ottla.console.registry import RegistryValues
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
@@ -33,6 +34,8 @@ class ConsoleOptions:
     """The names that the header Host may have, without the port; None for every name."""
     is_https: bool = False
     """Whether browsers reach it by https, through a proxy: cookies are for https alone then."""
+    registry: RegistryValues | None = None
+    """Decodes keys and values by a schema registry."""
     job_file: Path | None = None
     sample_every_s: float = EVERY_S
     profile_words: tuple[str, ...] = ()

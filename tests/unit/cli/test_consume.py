@@ -104,6 +104,9 @@ def test_avro_of_a_schema_registry_is_decoded_before_records_are_selected_and_pr
         }
         assert cli.out("consume", "registered", "--registry", registry.url).splitlines()[-1] == "plain"
         assert registry.asked["/schemas/ids/7"] == 2, "once a command"
+        cli.out("profile", "set", "registered", broker.bootstrap, "-s", f"schema.registry.url={registry.url}")
+        by_profile = cli.out("consume", "registered", "--profile", "registered", "--where", "value.amount > 10")
+        assert json.loads(by_profile)["amount"] == 12.5
         registry.broken = 100
         assert "answers 500" in cli.fails("consume", "registered", "--registry", registry.url, code=1)
     assert "write a URL like" in cli.fails("consume", "registered", "--registry", "registry:8081", code=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster
@@ -15,6 +15,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.record_reader import Record
 
 Placed = tuple[TopicPartition, Record]
+Prepare = Callable[[Sequence[Record]], Awaitable[None]]
 _STEP_MAX = 1 << 20
 """Offsets of a partition that are read at a time, at most."""
 
@@ -40,11 +41,12 @@ async def last_records(
     options: ConsumerOptions,
     matches: Matcher | None = None,
     records_max: int | None = None,
+    prepare: Prepare | None = None,
 ) -> LastRecords:
     """Return the last `count` records that match before the end of the bounds; reads about `records_max` at most.
 
     Each partition is read backwards, in growing steps, until it has given enough records: offsets may have no record
-    (after compaction, and of transaction markers).
+    (after compaction, and of transaction markers). `prepare` gets the records of a chunk before `matches` does.
     """
     selected: dict[TopicPartition, list[Record]] = {tp: [] for tp in bounds}
     begins = {tp: span.end_offset for tp, span in bounds.items()}
@@ -59,6 +61,8 @@ async def last_records(
         ends = {tp: begins[tp] for tp in unread}
         async with Consumer(cluster, starts, end=ends, options=options) as consumer:
             async for tp, records in consumer.chunks():
+                if prepare is not None:
+                    await prepare(records)
                 matching = records if matches is None else [record for record in records if matches(tp, record)]
                 last[tp] = [*last[tp], *matching][-count:]
         for tp in unread:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.errors import CannotConnect
@@ -14,10 +14,11 @@ from ottla.client.offset_spec import InvalidOffsetSpec, OffsetSpec, parse
 from ottla.client.offsets import available_bounds
 from ottla.client.offsets_of_groups import offsets_of_groups
 from ottla.client.record_lookup import StoredRecord, read_record
+from ottla.client.search.matcher import Matcher
 from ottla.client.transaction_admin import active_producers, list_transactions
 from ottla.console import texts
 from ottla.console.actions import produce
-from ottla.console.decoding import FORMS, Decoded, decode
+from ottla.console.decoding import FORMS, SHOWN_BYTES_MAX, Decoded, decode
 from ottla.console.message_filter import MessageFilter
 from ottla.console.message_search import SCANNED_MAX, Found, Search, search
 from ottla.console.pages.page import Page
@@ -30,7 +31,12 @@ from ottla.http.web import Response, StreamingResponse
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record
 
+if TYPE_CHECKING:
+    from ottla.console.registry import RegistryValues
+
 _LIMITS: Final = (25, 50, 100, 500)
+_LIST_BYTES_MAX: Final = 2 << 20
+_BEGINNING_BYTES: Final = 4 << 10
 _TAIL_SECONDS_MAX: Final = 15 * 60
 _TAIL_PER_SECOND: Final = 50
 _TAIL_VALUE_CHARACTERS: Final = 2000
@@ -48,10 +54,34 @@ class ShownRecord:
     headers: list[tuple[str, Decoded]]
 
 
-def shown(tp: TopicPartition, record: Record, form: str = "auto") -> ShownRecord:
+def shown(
+    tp: TopicPartition,
+    record: Record,
+    form: str = "auto",
+    registry: RegistryValues | None = None,
+    *,
+    shown_max: int = SHOWN_BYTES_MAX,
+) -> ShownRecord:
     """Decode a record."""
-    headers = [(name, decode(value)) for name, value in record.headers]
-    return ShownRecord(tp, record.offset, record.timestamp_ms, decode(record.key), decode(record.value, form), headers)
+    headers = [(name, decode(value, shown_max=shown_max)) for name, value in record.headers]
+    key = decode(record.key, registry=registry, shown_max=shown_max)
+    value = decode(record.value, form, registry, shown_max=shown_max)
+    return ShownRecord(tp, record.offset, record.timestamp_ms, key, value, headers)
+
+
+def _shown_list(found: Found, form: str, registry: RegistryValues | None) -> list[ShownRecord]:
+    """Decode the records of a list, of many large ones the beginnings alone."""
+    size_bytes = sum(len(record.value or b"") + len(record.key or b"") for _, record in found.records)
+    shown_max = SHOWN_BYTES_MAX if size_bytes <= _LIST_BYTES_MAX else _BEGINNING_BYTES
+    return [shown(tp, record, form, registry, shown_max=shown_max) for tp, record in found.records]
+
+
+def _matcher_of(fields: MessageFilter, registry: RegistryValues | None, now_ms: int) -> Matcher | None:
+    """Return the condition of a search, on decoded keys and values where there is a registry. Raises Refused."""
+    matches = fields.matcher(now_ms=now_ms)
+    if matches is None or registry is None:
+        return matches
+    return lambda tp, record: matches(tp, registry.decoded(record))
 
 
 async def messages(visit: Visit) -> Response:
@@ -63,6 +93,7 @@ async def messages(visit: Visit) -> Response:
     fields = MessageFilter(visit.query("key"), visit.query("text"), visit.query("where"))
     form = visit.query("form", "auto")
     problem, result, took_s = "", Found(), 0.0
+    registry = visit.options.registry
     try:
         began = asyncio.get_running_loop().time()
         result = await search(
@@ -71,7 +102,8 @@ async def messages(visit: Visit) -> Response:
                 _partitions(visit, topic.name, len(topic.partitions)),
                 _offset(first, now_ms) if first else None,
                 limit,
-                fields.matcher(now_ms=now_ms),
+                _matcher_of(fields, registry, now_ms),
+                None if registry is None else registry.prepare,
                 read_committed=visit.query("uncommitted") != "1",
             ),
         )
@@ -80,13 +112,14 @@ async def messages(visit: Visit) -> Response:
         problem = error.message
     words = [*(["--from", first, "--count", str(limit)] if first else ["--tail", str(limit)]), *fields.words]
     words += ["--partition", visit.query("partition")] if visit.query("partition") else []
+    words += [] if registry is None else ["--registry", registry.shown_url]
     return visit.page(
         "messages.html",
         title=topic.name,
         topic=topic,
         tab="messages",
         found=result,
-        records=[shown(tp, record, form) for tp, record in result.records],
+        records=_shown_list(result, form, registry),
         fields=fields,
         first=first,
         limit=limit,
@@ -177,7 +210,9 @@ async def record(visit: Visit) -> Response:
         for name, offsets in committed.items()
         if tp in offsets
     ]
-    form = visit.query("form", "auto")
+    form, registry = visit.query("form", "auto"), visit.options.registry
+    if stored is not None and registry is not None:
+        await registry.prepare([stored.record])
     return visit.page(
         "record.html",
         title=f"{tp} at {offset}",
@@ -185,7 +220,7 @@ async def record(visit: Visit) -> Response:
         tab="messages",
         tp=tp,
         offset=offset,
-        record=None if stored is None else shown(tp, stored.record, form),
+        record=None if stored is None else shown(tp, stored.record, form, registry),
         producer=None if stored is None else await _producer(visit, stored),
         readers=sorted(readers, key=lambda reader: (abs(reader.distance), reader.group)),
         bounds=bounds.get(tp),
@@ -241,7 +276,8 @@ async def tail(visit: Visit) -> Response:
     """Send the records that are written from now on, as server-sent events."""
     _, topic = await topic_of(visit)
     fields = MessageFilter(visit.query("key"), visit.query("text"), visit.query("where"))
-    matches = fields.matcher(now_ms=SystemClock().wall_ms())
+    registry = visit.options.registry
+    matches = _matcher_of(fields, registry, SystemClock().wall_ms())
     cluster = await visit.cluster()
     tps = _partitions(visit, topic.name, len(topic.partitions))
     bounds, _ = await available_bounds(cluster, tps, read_committed=True)
@@ -255,6 +291,8 @@ async def tail(visit: Visit) -> Response:
         try:
             async with asyncio.timeout(_TAIL_SECONDS_MAX), Consumer(cluster, ends, options=options) as consumer:
                 async for tp, records in consumer.chunks():
+                    if registry is not None:
+                        await registry.prepare(records)
                     for item in records:
                         if matches is not None and not matches(tp, item):
                             continue
@@ -264,7 +302,8 @@ async def tail(visit: Visit) -> Response:
                         if sent > _TAIL_PER_SECOND:
                             left_out += 1
                             continue
-                        yield f"data: {json.dumps({**_event(shown(tp, item)), 'leftOut': left_out})}\n\n"
+                        event = _event(shown(tp, item, registry=registry, shown_max=_BEGINNING_BYTES))
+                        yield f"data: {json.dumps({**event, 'leftOut': left_out})}\n\n"
         except TimeoutError:
             yield "event: over\ndata: {}\n\n"
         except (KafkaError, CannotConnect) as error:

@@ -1,4 +1,4 @@
-"""Decodes what producers with a schema registry write to JSON: Avro, and JSON with a schema.
+"""Decodes what producers with a schema registry write to JSON: Avro, Protobuf, and JSON with a schema.
 
 It is for people and for searches, one value at a time; loads into tables decode by `avro.py`. Bytes are base64, dates
 and times ISO 8601, a decimal is a number.
@@ -13,36 +13,77 @@ import io
 import json
 import struct
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
 import fastavro
 
 from ottla.pipeline.formats.registry import NoSuchSchema, SchemaRegistry
 
-_MAGIC, _HEADER_BYTES = 0, 5
+_MAGIC, _HEADER_BYTES, _SIGN = 0, 5, 0x80
 _NOT_OF_SCHEMA = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError, struct.error)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaName:
+    """What a schema is called: its kind, and the subjects and versions that have it."""
+
+    schema_id: int
+    kind: str
+    subjects: tuple[tuple[str, int], ...]
+
+
+def schema_id_of(value: bytes | None) -> int | None:
+    """Return the id of the schema that a value begins with, as all serializers of registries write it; None without.
+
+    >>> schema_id_of(bytes([0, 0, 0, 1, 2, 6])), schema_id_of(b"text")
+    (258, None)
+    """
+    if value is None or len(value) < _HEADER_BYTES or value[0] != _MAGIC or value[1] >= _SIGN:
+        return None
+    return int.from_bytes(value[1:_HEADER_BYTES])
 
 
 class RegisteredJson:
     """Decodes values by the schemas of a registry."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout_s: float | None = None, attempts: int | None = None) -> None:
         self._registry = SchemaRegistry(url)
-        self._schemas: dict[int, Any] = {}  # of Avro, parsed
+        self._registry.timeout_s = timeout_s or self._registry.timeout_s
+        self._registry.attempts = attempts or self._registry.attempts
+        self._schemas: dict[int, Any] = {}  # of Avro and Protobuf, ready to decode with
+
+    def load(self, schema_id: int) -> SchemaName:
+        """Fetch all that decoding by a schema needs, as it is now. Raises ValueError or RegistryFailed."""
+        self._registry.forget(schema_id)
+        self._schemas.pop(schema_id, None)
+        try:
+            kind = self._registry.schema(schema_id).kind
+            if kind != "JSON":
+                self._parsed(schema_id, kind)
+            return SchemaName(schema_id, kind, tuple(self._registry.subjects(schema_id)))
+        except (NoSuchSchema, fastavro.schema.SchemaParseException, *_NOT_OF_SCHEMA) as error:
+            raise ValueError(f"schema {schema_id}: {error}") from error
 
     def decode(self, value: bytes) -> Any:
         """Return the value as JSON has it. Raises ValueError if it is of no schema, and RegistryFailed."""
-        if len(value) < _HEADER_BYTES or value[0] != _MAGIC:
+        schema_id = schema_id_of(value)
+        if schema_id is None:
             raise ValueError("it has no schema's id")
-        schema_id, body = int.from_bytes(value[1:_HEADER_BYTES]), value[_HEADER_BYTES:]
+        body = value[_HEADER_BYTES:]
         try:
-            schema = self._registry.schema(schema_id)
-            if schema.kind == "JSON":
+            kind = self._registry.schema(schema_id).kind
+            if kind == "JSON":
                 return json.loads(body)
-            if schema.kind != "AVRO":
-                raise ValueError(f"schema {schema_id} is of {schema.kind}, which is not decoded")
-            return _plain(fastavro.schemaless_reader(io.BytesIO(body), self._parsed(schema_id), None))
-        except (NoSuchSchema, *_NOT_OF_SCHEMA) as error:
+            parsed = self._parsed(schema_id, kind)
+            if kind == "PROTOBUF":
+                return parsed.decode(body)
+            source = io.BytesIO(body)
+            read = _plain(fastavro.schemaless_reader(source, parsed, None))
+            if (left := len(body) - source.tell()) != 0:
+                raise ValueError(f"{left} bytes are left over")
+            return read
+        except (NoSuchSchema, fastavro.schema.SchemaParseException, *_NOT_OF_SCHEMA) as error:
             raise ValueError(f"schema {schema_id}: {error}") from error
 
     def to_text(self, value: bytes | None) -> bytes | None:
@@ -54,13 +95,29 @@ class RegisteredJson:
         except ValueError:
             return value
 
-    def _parsed(self, schema_id: int) -> Any:
+    def _parsed(self, schema_id: int, kind: str) -> Any:
         if schema_id not in self._schemas:
-            schema, named = self._registry.schema(schema_id), dict[str, Any]()
-            for text in schema.references:
-                fastavro.parse_schema(json.loads(text), named_schemas=named)
-            self._schemas[schema_id] = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+            match kind:
+                case "AVRO":
+                    self._schemas[schema_id] = self._parsed_avro(schema_id)
+                case "PROTOBUF":
+                    self._schemas[schema_id] = self._parsed_protobuf(schema_id)
+                case _:
+                    raise ValueError(f"it is of {kind}, which is not decoded")
         return self._schemas[schema_id]
+
+    def _parsed_avro(self, schema_id: int) -> Any:
+        schema, named = self._registry.schema(schema_id), dict[str, Any]()
+        for text in schema.references:
+            fastavro.parse_schema(json.loads(text), named_schemas=named)
+        return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+
+    def _parsed_protobuf(self, schema_id: int) -> Any:
+        try:
+            from ottla.pipeline.formats.registered_protobuf import ProtobufSchema
+        except ModuleNotFoundError as error:
+            raise ValueError(f"Protobuf needs {error.name}, which is not installed") from None
+        return ProtobufSchema(self._registry.serialized_files(schema_id))
 
 
 def _plain(value: Any) -> Any:

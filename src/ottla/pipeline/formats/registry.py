@@ -51,6 +51,8 @@ class SchemaRegistry:
     """Fetches schemas from a registry's URL, which may name a user and password, and caches them: not thread-safe."""
 
     url: str
+    timeout_s: float = _TIMEOUT_S
+    attempts: int = _ATTEMPTS
     _known: dict[int, RegisteredSchema | str] = field(default_factory=dict)
     """By id: the schema, or why there is none."""
 
@@ -65,6 +67,46 @@ class SchemaRegistry:
         if isinstance(found, str):
             raise NoSuchSchema(found)
         return found
+
+    def forget(self, schema_id: int) -> None:
+        """Ask again for a schema at its next use."""
+        self._known.pop(schema_id, None)
+
+    def subjects(self, schema_id: int) -> list[tuple[str, int]]:
+        """Return the subjects and versions that have a schema; none where the registry cannot say. Raises as above."""
+        response = self._get(f"/schemas/ids/{schema_id}/versions")
+        try:
+            return [(str(found["subject"]), int(found["version"])) for found in response or []]
+        except (KeyError, TypeError, ValueError):
+            return []
+
+    def serialized_files(self, schema_id: int) -> dict[str, bytes]:
+        """Return the descriptors of a Protobuf schema's files, each after those that it imports; its own has no name.
+
+        Raises NoSuchSchema or RegistryFailed.
+        """
+        files: dict[str, bytes] = {}
+        self._add_serialized("", schema_id, files, 0)
+        return files
+
+    def _add_serialized(self, name: str, schema_id: int, files: dict[str, bytes], deep: int) -> None:
+        response = self._schema(f"/schemas/ids/{schema_id}?format=serialized")
+        if response is None:
+            raise NoSuchSchema(f"there is no schema {schema_id} in the registry")
+        if deep > _REFERENCES_DEEP_MAX:
+            raise NoSuchSchema(f"the schema imports others, more than {_REFERENCES_DEEP_MAX} deep")
+        for reference in response.get("references") or []:
+            imported, subject, version = (reference.get(key) for key in ("name", "subject", "version"))
+            if imported in files:
+                continue
+            found = self._schema(f"/subjects/{quote(str(subject), safe='')}/versions/{version}")
+            if found is None or not isinstance(found.get("id"), int):
+                raise NoSuchSchema(f"the schema imports {imported}, which is not in the registry")
+            self._add_serialized(str(imported), found["id"], files, deep + 1)
+        try:
+            files[name] = base64.b64decode(response["schema"], validate=True)
+        except ValueError:
+            raise NoSuchSchema("this registry has no descriptor of the schema (format=serialized)") from None
 
     def check(self) -> None:
         """Raise RegistryFailed unless the registry answers as one."""
@@ -97,23 +139,23 @@ class SchemaRegistry:
         """Return a schema, or None where the registry says that there is none."""
         response = self._get(path)
         if response is not None and not (isinstance(response, dict) and isinstance(response.get("schema"), str)):
-            raise RegistryFailed(f"the registry at {self._shown} answers {path} with no schema")
+            raise RegistryFailed(f"the registry at {self.shown_url} answers {path} with no schema")
         return response
 
     def _get(self, path: str) -> Any:
         """Return the answer, or None where the registry says that there is no such schema."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, self.attempts + 1):
             try:
                 return self._get_once(path)
             except urllib.error.HTTPError as error:
                 code = _error_code(error)
                 if error.code == _NOT_FOUND and code in _NO_SUCH:
                     return None
-                if error.code < 500 or attempt == _ATTEMPTS:
-                    raise RegistryFailed(f"the registry at {self._shown} answers {error.code} to {path}") from error
+                if error.code < 500 or attempt == self.attempts:
+                    raise RegistryFailed(f"the registry at {self.shown_url} answers {error.code} to {path}") from error
             except (OSError, ValueError) as error:
-                if attempt == _ATTEMPTS:
-                    raise RegistryFailed(f"the registry at {self._shown} cannot be asked: {error}") from error
+                if attempt == self.attempts:
+                    raise RegistryFailed(f"the registry at {self.shown_url} cannot be asked: {error}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def _get_once(self, path: str) -> Any:
@@ -125,11 +167,11 @@ class SchemaRegistry:
             request.add_header("Authorization", "Basic " + base64.b64encode(who).decode())
         request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
         secure = ssl.create_default_context() if parts.scheme == "https" else None
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=secure) as answer:  # noqa: S310 - as above
+        with urllib.request.urlopen(request, timeout=self.timeout_s, context=secure) as answer:  # noqa: S310 - as above
             return json.load(answer)
 
     @property
-    def _shown(self) -> str:
+    def shown_url(self) -> str:
         """The URL without its password."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
