@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from ottla.client.admin import ClusterDescription
+from ottla.client.broker_http import url_of
 from ottla.client.cluster_health import ClusterHealth
 from ottla.client.metadata import BrokerNode
 from ottla.client.partition_health import Moves
 from ottla.diagnosis.connection_rules import SYMPTOMS, of_reason
 from ottla.diagnosis.diagnose import NOTES, RULES, judge
-from ottla.diagnosis.events import read_events, seen, url_of
+from ottla.diagnosis.events import read_events, seen
 from ottla.diagnosis.facts import Facts
 from ottla.diagnosis.rule import Subject
 from tests.tidy.test_commands import unknown
@@ -121,4 +122,4 @@ async def test_events_are_read_from_the_listener_of_a_broker_which_reports_its_t
 
 
 def test_an_address_for_all_interfaces_is_that_of_the_broker() -> None:
-    assert url_of("https://[::]:8443", "fd00::1") == "https://[fd00::1]:8443/events"
+    assert url_of("https://[::]:8443", "fd00::1", "/events") == "https://[fd00::1]:8443/events"

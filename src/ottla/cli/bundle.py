@@ -13,10 +13,10 @@ import typer
 
 from ottla.cli.base_commands import version_line
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
-from ottla.cli.diagnosis import TOKEN_VARIABLE
 from ottla.cli.errors import CommandFailed, not_found, show_notice
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import show_fields
+from ottla.client.broker_http import TOKEN_VARIABLE
 from ottla.core.clock import SystemClock
 from ottla.diagnosis.bundle import collect, log_tail, pack
 

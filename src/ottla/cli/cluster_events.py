@@ -12,11 +12,11 @@ import typer
 
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
-from ottla.cli.diagnosis import TOKEN_VARIABLE
 from ottla.cli.errors import CommandFailed, show_notice, usage_error
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout, parse_seconds
 from ottla.cli.output import show_rows
 from ottla.client import admin
+from ottla.client.broker_http import TOKEN_VARIABLE
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import BrokerNode
 from ottla.core.clock import SystemClock

@@ -11,6 +11,7 @@ from ottla.cli.connection import ConnectionOptions, client_options_of
 from ottla.cli.errors import CommandFailed, ExitCode, show_notice, usage_error
 from ottla.cli.options import OutputFormat
 from ottla.cli.output import alert, show_json
+from ottla.client.broker_http import TOKEN_VARIABLE
 from ottla.client.cluster import Cluster
 from ottla.client.connection import is_http_server
 from ottla.client.errors import CannotConnect
@@ -18,9 +19,6 @@ from ottla.core.errors import KafkaError
 from ottla.diagnosis.connection_rules import named, of_refused_sign_in, why_not_connected
 from ottla.diagnosis.diagnose import Diagnosis, diagnose
 from ottla.diagnosis.rule import Finding, Subject
-
-TOKEN_VARIABLE = "OTTLA_HTTP_TOKEN"  # noqa: S105 - the name of a variable
-"""The variable with the token of the brokers' listeners for HTTP, if they have one."""
 
 _CONNECT_S, _HTTP_S = 3.0, 3.0
 

@@ -19,7 +19,8 @@ from ottla.cli.output import duration_text
 from ottla.cli.plot import plot
 from ottla.cli.table import table
 from ottla.cli.times import clock_time
-from ottla.client.activity import GroupActivity, Snapshot, activity_between
+from ottla.client.activity import GroupActivity, Snapshot
+from ottla.client.activity_rates import activity_between
 from ottla.client.cluster import Cluster
 from ottla.client.group_lag import GroupLag, describe_lags, lag_seconds
 from ottla.client.groups import list_groups

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Self, TypeVar
 
@@ -34,6 +36,11 @@ class Screen:
     def __init__(self) -> None:
         self.is_terminal = sys.stdout.isatty()
         self._live: Live | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Return whether keys can be pressed."""
+        return self.is_terminal and sys.stdin.isatty()
 
     @property
     def width(self) -> int | None:
@@ -67,6 +74,31 @@ class Screen:
         from rich.text import Text
 
         self._live.update(Text("\n".join(lines[: self.height])), refresh=True)
+
+
+@contextlib.contextmanager
+def keys(pressed: Callable[[str], None]) -> Iterator[None]:
+    """Call a function for each key that is pressed, if the command has a terminal on both sides; needs a loop."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield
+        return
+    import termios
+    import tty
+
+    descriptor, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+
+    def read() -> None:
+        for key in os.read(descriptor, 64).decode("ascii", "ignore"):
+            pressed(key)
+
+    loop.add_reader(descriptor, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 async def samples(take: Callable[[], Awaitable[T]], interval_s: float, count: int | None) -> AsyncIterator[T]:

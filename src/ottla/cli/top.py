@@ -1,28 +1,33 @@
-"""`ottla top`: shows topics, groups and clients by their rates, as long as it runs."""
+"""`ottla top`: shows brokers, topics, groups, clients and requests by their rates, as long as it runs."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import json
+import os
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
-from ottla.cli.live import INTERVAL_S, Count, Interval, Once, Screen, samples
+from ottla.cli.errors import usage_error
+from ottla.cli.live import INTERVAL_S, Count, Interval, Once, Screen, keys, samples
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import duration_text, show_json
-from ottla.cli.table import table
-from ottla.cli.times import clock_time
-from ottla.client.activity import Activity, Snapshot, activity_between, take_snapshot
+from ottla.cli.output import show_json
+from ottla.cli.top_tables import COLUMNS, KEYS, Kind, View
+from ottla.client.activity import Activity, Snapshot, take_snapshot
+from ottla.client.activity_rates import activity_between
+from ottla.client.broker_http import TOKEN_VARIABLE
+from ottla.client.broker_metrics import listeners_of
 from ottla.client.cluster import Cluster
 from ottla.core.clock import SystemClock
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-_ROWS_MAX = 10  # of each table where there is no terminal whose height decides
-_LINES_AROUND = 9  # of three tables: heads, empty lines and the first two lines
 
 
 @app.command(epilog="\b\nExample:\nottla top --topic 'orders*' --interval 5")
@@ -39,6 +44,15 @@ def top(
             "--group", "-g", metavar="PATTERN", help="Only these groups; repeatable.", autocompletion=completion.groups
         ),
     ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            "--show", metavar="TABLES", help="brokers, topics, partitions, groups, clients, requests. Default: most."
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="COLUMN", help="Sort by this column, as bytes/s or lag_time.")
+    ] = None,
     interval_s: Interval = INTERVAL_S,
     count: Count = None,
     once: Once = False,
@@ -47,37 +61,54 @@ def top(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show topics, groups and clients by their rates, until Ctrl-C.
+    """Show brokers, topics, partitions, groups, clients and requests by their rates, until q or Ctrl-C.
 
-    The rates are differences of offsets, so that every broker that speaks Kafka's protocol has them; what a group reads
-    is seen when it commits. Where standard output is no terminal, each sample is printed below the one before; --format
-    json prints a line for each.
+    Rates are differences of offsets and of the sizes of logs, so that every broker that speaks Kafka's protocol has
+    them; what a group reads is seen when it commits. Brokers of Ottla with ottla.http.listener add processor, memory,
+    the event loop and requests. Where standard output is no terminal, each sample is printed below the one before;
+    --format json prints a line for each.
     """
     target = ConnectionOptions(brokers, profile, timeout)
     limit = 1 if once else count
+    kinds = _kinds_of(show)
+    view = View(kinds, _check_sort(sort, kinds))
+    token = os.environ.get(TOKEN_VARIABLE, "")
 
     async def work(cluster: Cluster) -> None:
+        before: Snapshot | None = None
+        last: Activity | None = None
+        running = asyncio.current_task()
+        listeners = await listeners_of(cluster, cluster.info.nodes.values())
+
         async def take() -> Snapshot:
             return await take_snapshot(
                 cluster,
                 clock=SystemClock(),
                 select_topics=lambda names: select(topic or [], names, what="topic"),
                 select_groups=lambda names: select(group or [], names, what="group"),
+                token=token,
+                listeners=listeners,
             )
 
-        before: Snapshot | None = None
-        with Screen() as screen:
+        def pressed(key: str) -> None:
+            if view.press(key) and running is not None:
+                running.cancel()
+            elif last is not None:
+                _show(last, shape, screen, view, is_only=once)
+
+        with Screen() as screen, keys(pressed), contextlib.suppress(asyncio.CancelledError):
             async for after in samples(take, interval_s, None if limit is None else limit + 1):
                 if before is not None:
-                    _show(activity_between(before, after), shape, screen, is_only=once)
+                    last = activity_between(before, after)
+                    _show(last, shape, screen, view, is_only=once)
                 before = after
 
     run_on_cluster(target, work)
 
 
-def _show(activity: Activity, shape: OutputFormat, screen: Screen, *, is_only: bool) -> None:
+def _show(activity: Activity, shape: OutputFormat, screen: Screen, view: View, *, is_only: bool) -> None:
     if shape is OutputFormat.TABLE:
-        screen.show(lines_of(activity, width=screen.width, height=screen.height))
+        screen.show(view.lines(activity, width=screen.width, height=screen.height, has_keys=screen.has_keys))
     elif is_only:
         show_json(_as_json(activity))
     else:
@@ -91,44 +122,24 @@ def _as_json(activity: Activity) -> dict[str, Any]:
     return fields
 
 
-def lines_of(activity: Activity, *, width: int | None, height: int | None) -> list[str]:
-    """Return the lines of a sample; with a height each table has as many rows as fit."""
-    rows_max = _ROWS_MAX if height is None else max(1, (height - _LINES_AROUND) // 3)
-    written = sum(topic.written_per_s for topic in activity.topics)
-    read = sum(group.read_per_s for group in activity.groups)
-    counts = f"{activity.brokers} brokers, {len(activity.topics)} topics, {len(activity.groups)} groups"
-    lines = [f"{clock_time(activity.wall_ms)}  {counts}", f"{written:,.1f} records/s written, {read:,.1f} read"]
-    topics = [
-        [
-            t.topic,
-            str(t.partitions),
-            _rate(t.written_per_s),
-            "-" if t.busiest_share is None else f"{t.busiest_share:.0%}",
-        ]
-        for t in activity.topics[:rows_max]
-    ]
-    groups = [
-        [
-            g.group,
-            g.state,
-            str(g.members),
-            _rate(g.read_per_s),
-            "-" if g.lag is None else f"{g.lag:,}",
-            "-" if g.lag_change is None else f"{g.lag_change:+,}",
-            duration_text(g.catches_up_s),
-        ]
-        for g in activity.groups[:rows_max]
-    ]
-    clients = [[c.client, c.host, c.group, str(c.partitions), _rate(c.read_per_s)] for c in activity.clients[:rows_max]]
-    for rows, columns in (
-        (topics, ["topic", "partitions", "written/s", "busiest"]),
-        (groups, ["group", "state", "members", "read/s", "lag", "change", "catches_up"]),
-        (clients, ["client", "host", "group", "partitions", "read/s"]),
-    ):
-        if rows:
-            lines += ["", *table(rows, columns, width_max=width).splitlines()]
-    return lines
+def _kinds_of(words: str | None) -> tuple[Kind, ...]:
+    """Read --show. Raises CommandFailed."""
+    if words is None:
+        return KEYS["a"]
+    try:
+        return tuple(Kind(word.strip()) for word in words.split(","))
+    except ValueError:
+        known = ", ".join(kind.value for kind in Kind)
+        raise usage_error(f"--show {words}: use some of {known}, separated by commas") from None
 
 
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.1f}"
+def _check_sort(sort: str | None, kinds: Sequence[Kind]) -> str:
+    """Check --sort: it is a column of a table that is shown. Raises CommandFailed."""
+    if sort is None:
+        return ""
+    wanted = sort.lower().replace(" ", "_")
+    heads = [column.head for kind in kinds for column in COLUMNS[kind]]
+    found = next((head for head in heads if head.replace(" ", "_") == wanted), None)
+    if found is None:
+        raise usage_error(f"--sort {sort}: use one of {', '.join(dict.fromkeys(heads))}")
+    return found

@@ -7,8 +7,8 @@ import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ottla.client.broker_http import LISTENER, get_json, url_of
 from ottla.client.metadata import BrokerNode
-from ottla.diagnosis.events import LISTENER, get_json, url_of
 
 PATH = "/client-metrics"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
-import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ottla.client.broker_http import LISTENER, get_json, url_of
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.metadata import BrokerNode
@@ -19,11 +17,9 @@ from ottla.core.errors import KafkaError
 from ottla.core.ids import EVENTS_TOPIC, TopicPartition
 from ottla.diagnosis.facts import SeenEvent
 
-LISTENER, TOPIC_ENABLE = "ottla.http.listener", "ottla.events.topic.enable"
-_ANSWER_S, _READ_S = 5.0, 10.0
-_BYTES_MAX = 32 << 20
+TOPIC_ENABLE = "ottla.events.topic.enable"
+_READ_S = 10.0
 _EVENTS_MAX = 10_000
-_ANY = {"", "0.0.0.0", "::", "*"}  # noqa: S104 - addresses that a listener may have, none is bound here
 
 
 class ReadEvents(NamedTuple):
@@ -52,7 +48,7 @@ async def read_events(
         if not listener:
             continue
         try:
-            url = f"{url_of(listener, node.host)}?since={since_ms}&limit={_EVENTS_MAX}"
+            url = f"{url_of(listener, node.host, '/events')}?since={since_ms}&limit={_EVENTS_MAX}"
             body = await asyncio.to_thread(get_json, url, token)
         except (OSError, ValueError) as error:
             unread[f"events of broker {node.node_id}"] = str(error)
@@ -69,26 +65,6 @@ async def read_events(
     return ReadEvents(events, skews, unread)
 
 
-def url_of(listener: str, host: str, path: str = "/events") -> str:
-    """Return the address of a path, by the listener's setting; one for all addresses is that of the broker.
-
-    >>> url_of("0.0.0.0:8080", "kafka-1"), url_of("https://127.0.0.1:8443", "kafka-1")
-    ('http://kafka-1:8080/events', 'https://127.0.0.1:8443/events')
-    """
-    parts = urllib.parse.urlsplit(listener if "://" in listener else f"http://{listener}")
-    shown = host if (parts.hostname or "") in _ANY else parts.hostname or host
-    return f"{parts.scheme}://{f'[{shown}]' if ':' in shown else shown}:{parts.port}{path}"
-
-
-def get_json(url: str, token: str) -> dict[str, Any]:
-    """Fetch an object from a broker's listener. Raises OSError and ValueError."""
-    request = urllib.request.Request(url)  # noqa: S310 - http or https, see url_of
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
-    context = ssl.create_default_context() if url.startswith("https") else None
-    with urllib.request.urlopen(request, timeout=_ANSWER_S, context=context) as answer:  # noqa: S310
-        body = json.loads(answer.read(_BYTES_MAX))
-    return dict(body)
 
 
 async def _from_topic(cluster: Cluster, since_ms: int) -> list[SeenEvent]:

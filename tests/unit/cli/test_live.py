@@ -6,7 +6,7 @@ import json
 import os
 import pty
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ottla.cli.main import run
 from ottla.cli.plot import plot
+from ottla.cli.top_tables import COLUMNS, Kind, View
 from ottla.testing import Kafka
 from tests.unit.cli.conftest import CommandLine
 
@@ -56,6 +57,23 @@ def test_top_shows_topics_and_groups_by_rate_as_json(cli: CommandLine, broker: K
     assert (group["state"], group["members"], group["read_per_s"]) == ("Empty", 0, 0.0)
     assert group["lag"] >= 6
     assert group["catches_up_s"] is None
+    assert group["lag_s"] > 0
+    assert found["topics"][0]["bytes_per_s"] > 0
+    assert found["topics"][0]["size_bytes"] > 0
+    assert {each["topic"] for each in found["partitions"]} == {topic}
+    assert found["partitions"][0]["leader"] == 1
+    (only,) = found["broker_activity"]
+    assert (only["broker"], only["written_per_s"] > 0, only["bytes_per_s"] > 0) == (1, True, True)
+
+
+def test_top_shows_the_tables_and_the_order_that_are_asked_for(cli: CommandLine, broker: Kafka, topic: str) -> None:
+    with writing(broker, topic):
+        shown = cli.out("top", "--once", "--interval", "200ms", "--show", "partitions,groups", "--sort", "lag_time")
+    assert "LAG TIME*" in shown
+    assert "BUSIEST" not in shown
+    assert "PARTITION" in shown
+    assert "--sort nothing: use one of" in cli.fails("top", "--once", "--sort", "nothing", code=2)
+    assert "--show disks: use some of brokers" in cli.fails("top", "--once", "--show", "disks", code=2)
 
 
 def test_top_prints_a_sample_after_the_other_where_there_is_no_terminal(cli: CommandLine, topic: str) -> None:
@@ -93,15 +111,22 @@ def test_on_a_terminal_the_numbers_are_in_place(
     assert ("6 ┤" in shown) == ("watch" in arguments)
 
 
-def on_a_terminal(command: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run a command whose standard output is a terminal; returns what it was sent."""
+def on_a_terminal(command: list[str], monkeypatch: pytest.MonkeyPatch, *, keys: Sequence[tuple[str, str]] = ()) -> str:
+    """Run a command whose standard output is a terminal; returns what it was sent.
+
+    With `keys` its standard input is one too: each key is pressed once its text has come after the key before.
+    """
     ours, theirs = pty.openpty()
     received = bytearray()
 
     def read() -> None:
+        left, since = list(keys), 0
         try:
             while text := os.read(ours, 4096):
                 received.extend(text)
+                if left and left[0][0].encode() in received[since:]:
+                    since = len(received)
+                    os.write(ours, left.pop(0)[1].encode())
         except OSError:  # the other end was closed
             pass
 
@@ -112,6 +137,8 @@ def on_a_terminal(command: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stdout", terminal)
+        if keys:
+            monkeypatch.setattr("sys.stdin", terminal)
         assert run(command) == 0
     reader.join()
     os.close(ours)
@@ -127,3 +154,22 @@ def test_a_plot_fits_and_shows_all_that_is_more_than_nothing(values: list[float]
     assert ("█" in lines[0]) or max(values[-len(bars) :]) < max(values)
     assert len(bars) == min(len(values), width - len(label) - 1)
     assert " " not in bars
+
+
+def test_keys_choose_tables_sort_and_end() -> None:
+    view = View()
+    assert not view.press("g")
+    assert view.kinds == (Kind.GROUPS,)
+    for _ in range(2):
+        view.press("s")
+    assert view.sort == "state"
+    for _ in COLUMNS[Kind.GROUPS]:
+        view.press("s")
+    assert view.sort == "group", "after the last column comes the order of the rates, and the first one"
+    assert not view.press("x")
+    assert view.press("q")
+
+
+def test_keys_are_read_from_a_terminal(broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = (("BROKER", "g"), ("LAG TIME", "s"), ("GROUP*", "t"), ("BUSIEST", "q"))
+    assert "q ends" in on_a_terminal(["top", "--interval", "100ms"], monkeypatch, keys=keys)

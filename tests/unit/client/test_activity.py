@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.client.activity import Snapshot, activity_between
+from ottla.client.activity import Snapshot
+from ottla.client.activity_rates import activity_between
 from ottla.client.group_lag import GroupLag
 from ottla.client.groups import GroupDescription, MemberDescription, OffsetAndMetadata
 from ottla.client.offsets import OffsetBounds
