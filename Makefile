@@ -61,8 +61,8 @@ fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jar
 	@-$(OLDEST_SPARK) -m tests.support.fetch oldest-spark
 chromium:  ## the browser of the console's tests, by apt-get if it is not there
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { apt-get update && apt-get install --yes --no-install-recommends chromium; }
-console-pictures: .venv/ready chromium  ## the pictures of docs/console.md, by its tests
-	OTTLA_PICTURES=docs/console $(BIN)/python -m pytest -q tests/console/test_in_chromium.py -k accessible
+console-pictures: .venv/ready chromium  ## the pictures of docs/console.md and of the report in docs/pipeline.md, by their tests
+	OTTLA_PICTURES=docs/console $(BIN)/python -m pytest -q tests/console/test_in_chromium.py tests/pipeline/test_report_in_chromium.py -k accessible
 fetch-jars: .venv/ready
 	@$(BIN)/python -m tests.support.fetch
 oldest-spark: .venv/ready
