@@ -1,6 +1,6 @@
-"""The report of the example access log in a headless Chromium: both widths, both colours, and the picture of the documents.
+"""The report of the example access log in a headless Chromium: both widths and both colours.
 
-`OTTLA_PICTURES=docs/console pytest tests/pipeline/test_report_in_chromium.py` writes the picture of docs/pipeline.md.
+`OTTLA_PICTURES=docs/console pytest tests/pipeline/test_report_in_chromium.py` photographs it for docs/pipeline.md.
 """
 
 import os

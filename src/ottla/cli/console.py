@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import ssl
 import sys
@@ -18,6 +19,7 @@ from ottla.cli.errors import CommandFailed, usage_error
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import alert, show_json
 from ottla.cli.pipeline_libraries import needs_pipeline_libraries
+from ottla.client.broker_http import TOKEN_VARIABLE
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Security
 from ottla.client.sasl import Sasl
@@ -148,6 +150,7 @@ def console(
         oidc=oidc,
         hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if is_local and not proxied else None,
         registry=_registry(registry or target.registry()),
+        http_token=os.environ.get(TOKEN_VARIABLE, ""),
         job_file=job,
         is_https=address.is_secure or proxied,
         profile_words=("--profile", profile) if profile else ("--brokers", brokers) if brokers else (),

@@ -75,6 +75,7 @@ class ConsoleCompanion(BrokerCompanion):
             hosts=LOOPBACK if is_local else None,
             is_https=address.is_secure,
             registry=_registry(),
+            http_token=config.http.token,
         )
         super().__init__(config, application(options))
 

@@ -36,6 +36,8 @@ class ConsoleOptions:
     """Whether browsers reach it by https, through a proxy: cookies are for https alone then."""
     registry: RegistryValues | None = None
     """Decodes keys and values by a schema registry."""
+    http_token: str = ""
+    """The token of the brokers' listeners for HTTP."""
     job_file: Path | None = None
     sample_every_s: float = EVERY_S
     profile_words: tuple[str, ...] = ()

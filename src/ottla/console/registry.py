@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from ottla.client.search.last_records import Prepare
 from ottla.core.clock import Clock, SystemClock
 from ottla.pipeline.formats.registered_json import RegisteredJson, SchemaName, schema_id_of
 from ottla.pipeline.formats.registry import RegistryFailed
@@ -69,15 +70,22 @@ class RegistryValues:
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
-    async def prepare(self, records: Iterable[Record]) -> None:
-        """Fetch the schemas of keys and values that are not known yet."""
-        now = self.clock.monotonic()
-        if self._down is not None and now < self._down.until:
-            return
-        ids = {schema_id_of(value) for record in records for value in (record.key, record.value)} - {None}
-        new = [schema_id for schema_id in ids if schema_id is not None and self._is_new(schema_id, now)]
-        if new:
-            await asyncio.to_thread(self._load, sorted(new)[:_NEW_MAX])
+    def preparing(self) -> Prepare:
+        """Return what fetches the schemas of keys and values that are not known yet, for one page: a few in all."""
+        left = _NEW_MAX
+
+        async def prepare(records: Iterable[Record]) -> None:
+            nonlocal left
+            now = self.clock.monotonic()
+            if left <= 0 or (self._down is not None and now < self._down.until):
+                return
+            ids = {schema_id_of(value) for record in records for value in (record.key, record.value)}
+            new = sorted(number for number in ids if number is not None and self._is_new(number, now))[:left]
+            if new:
+                left -= len(new)
+                await asyncio.to_thread(self._load, new)
+
+        return prepare
 
     def _is_new(self, schema_id: int, now: float) -> bool:
         known = self._known.get(schema_id)

@@ -16,6 +16,7 @@ from ottla.records.record_reader import Record
 
 Placed = tuple[TopicPartition, Record]
 Prepare = Callable[[Sequence[Record]], Awaitable[None]]
+"""Awaited with the records of a chunk before they are compared: what the comparison needs is fetched."""
 _STEP_MAX = 1 << 20
 """Offsets of a partition that are read at a time, at most."""
 

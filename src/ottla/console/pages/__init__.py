@@ -5,6 +5,7 @@ from __future__ import annotations
 from ottla.console.pages import (
     access_control,
     brokers,
+    clients,
     groups,
     messages,
     pipeline,
@@ -22,6 +23,7 @@ PAGES: tuple[Page, ...] = (
     *topics.PAGES,
     *messages.PAGES,
     *groups.PAGES,
+    *clients.PAGES,
     *transactions.PAGES,
     *reassignments.PAGES,
     *access_control.PAGES,

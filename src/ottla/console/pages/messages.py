@@ -103,7 +103,7 @@ async def messages(visit: Visit) -> Response:
                 _offset(first, now_ms) if first else None,
                 limit,
                 _matcher_of(fields, registry, now_ms),
-                None if registry is None else registry.prepare,
+                None if registry is None else registry.preparing(),
                 read_committed=visit.query("uncommitted") != "1",
             ),
         )
@@ -212,7 +212,7 @@ async def record(visit: Visit) -> Response:
     ]
     form, registry = visit.query("form", "auto"), visit.options.registry
     if stored is not None and registry is not None:
-        await registry.prepare([stored.record])
+        await registry.preparing()([stored.record])
     return visit.page(
         "record.html",
         title=f"{tp} at {offset}",
@@ -288,11 +288,12 @@ async def tail(visit: Visit) -> Response:
         loop = asyncio.get_running_loop()
         second, sent, left_out = int(loop.time()), 0, 0
         options = ConsumerOptions(read_committed=True, max_bytes=1 << 20, max_wait_s=0.5)
+        prepare = None if registry is None else registry.preparing()
         try:
             async with asyncio.timeout(_TAIL_SECONDS_MAX), Consumer(cluster, ends, options=options) as consumer:
                 async for tp, records in consumer.chunks():
-                    if registry is not None:
-                        await registry.prepare(records)
+                    if prepare is not None:
+                        await prepare(records)
                     for item in records:
                         if matches is not None and not matches(tp, item):
                             continue
