@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.progress import Progress
 from benchmarks.report import SPARK_TITLE, machine, number, today, write_part
 from tests.support.kafka_jars import kafka_jars
+from tests.support.lakes import lake_in
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import TICKS_PER_S, descendants, usage
 from tests.support.real_kafka import FULL_JVM, RealKafka
@@ -208,14 +209,13 @@ def load(spark: SparkSession, bootstrap: str, out: Path) -> int:
     """What `ottla pipeline load` does once Spark runs: a new Delta table of all records, durable and committed."""
     from ottla.pipeline.event_time import TimeRule
     from ottla.pipeline.formats.plain import Raw
-    from ottla.pipeline.lake.lake import Lake
     from ottla.pipeline.loading.load import LoadSpec, load_topics
     from ottla.pipeline.loading.row_mapping import RowMapping
     from ottla.pipeline.loading.spark_host import SparkHost
     from ottla.pipeline.session import SparkOptions
     from ottla.pipeline.source import Brokers
 
-    spec = LoadSpec(Lake(out), Brokers(bootstrap), RowMapping(Raw(), TimeRule(), keep=("key",)), topics=(TOPIC,))
+    spec = LoadSpec(lake_in(out), Brokers(bootstrap), RowMapping(Raw(), TimeRule(), keep=("key",)), topics=(TOPIC,))
     (done,) = load_topics(spec, SparkHost.of(spark, SparkOptions(out)), Silent()).done
     return done.rows
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ottla.pipeline.lake.delta import DeltaLakeTable
-from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.lake_table import Change, LakeTable
 from ottla.pipeline.offset_range import OffsetRange
+from tests.support.lakes import delta_in, iceberg_in
 
 
 def main(path: Path, kind: str, partition: int, times: int) -> None:
-    table: LakeTable = DeltaLakeTable(path) if kind == "DeltaLakeTable" else IcebergLakeTable(path)
+    table: LakeTable = delta_in(path) if kind == "DeltaLakeTable" else iceberg_in(path)
     for n in range(times):
         table.commit(Change("load", "t", ranges=[OffsetRange(partition, n, n + 1)]))
         table.set_properties({f"p{partition}": str(n)})

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.lake_table import Change, TableSpec
 from ottla.pipeline.offset_range import OffsetRange
 from tests.contracts.test_lake_tables import BY, SCHEMA, load, offsets, rows, stage
+from tests.support.lakes import delta_in
 
 
 def torn(path: Path) -> None:
@@ -19,7 +19,7 @@ def torn(path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 40])
 def test_a_log_entry_that_a_power_cut_took_the_bytes_of_is_put_aside(tmp_path: Path, left: int) -> None:
-    delta = DeltaLakeTable(tmp_path / "events")
+    delta = delta_in(tmp_path / "events")
     delta.create(TableSpec(SCHEMA, BY))
     load(delta, 0, 10)
     files = stage(delta, rows(10, 20))
@@ -33,7 +33,7 @@ def test_a_log_entry_that_a_power_cut_took_the_bytes_of_is_put_aside(tmp_path: P
 
 
 def test_a_checkpoint_that_a_power_cut_took_the_bytes_of_is_put_aside(tmp_path: Path) -> None:
-    delta = DeltaLakeTable(tmp_path / "events")
+    delta = delta_in(tmp_path / "events")
     delta.create(TableSpec(SCHEMA, BY))
     for first in range(60):
         load(delta, first, first + 1)

@@ -28,7 +28,7 @@ from ottla.pipeline.lake import file_writer
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
-from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.lake_store import PRIVATE, LeaseTaken
 from ottla.pipeline.lake.lake_table import (
     AppTransaction,
     Change,
@@ -41,12 +41,12 @@ from ottla.pipeline.lake.lake_table import (
     register_topic,
     topics_of,
 )
-from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.rewrite import Compacted, compact, promote_types, target_of, without_ranges, without_rows_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TIME
+from tests.support.lakes import delta_in, directory_of, iceberg_in, lake_in
 
 SCHEMA = pa.schema(
     [
@@ -63,7 +63,7 @@ BY = ("late", "event_date")
 DAYS = (date(2015, 5, 17), date(2015, 5, 18))
 
 
-@pytest.fixture(params=[DeltaLakeTable, IcebergLakeTable], ids=["delta", "iceberg"])
+@pytest.fixture(params=[delta_in, iceberg_in], ids=["delta", "iceberg"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
     make: Callable[[Path], LakeTable] = request.param
     made = make(tmp_path / "a lake" / "events")
@@ -75,7 +75,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
 
 def another(table: LakeTable) -> LakeTable:
     """The same table as another process has it."""
-    return type(table)(table.path)  # type: ignore[call-arg]
+    return type(table)(table.store)  # type: ignore[call-arg]
 
 
 def rows(first: int, end: int, *, partition: int = 0, topic: str = "t", n: Any = None) -> pa.Table:
@@ -252,7 +252,7 @@ def test_rows_are_taken_out_by_their_coordinates(table: LakeTable) -> None:
     load(table, 0, 10)
     load(table, 0, 10, partition=1)
     gone = stage(table, rows(3, 5, partition=1))
-    out = without_rows_of(table, [table.path / file.path for file in gone], "y")
+    out = without_rows_of(table, table.store, [file.path for file in gone], "y")
     table.commit(Change("take out", add=out.add, remove=out.remove))
     assert sorted(by_duckdb(table, 'partition, "offset"')) == [
         (p, o) for p in (0, 1) for o in range(10) if (p, o) not in {(1, 3), (1, 4)}
@@ -333,7 +333,7 @@ def test_compaction_is_tried_again_where_pyiceberg_leaves_out_a_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its threads share an evaluator: one thread replaces the limits of the manifest that another one judges."""
-    table = IcebergLakeTable(tmp_path / "lake" / "events")
+    table = iceberg_in(tmp_path / "lake" / "events")
     table.create(TableSpec(SCHEMA, BY))
     for first in range(0, 40, 4):
         load(table, first, first + 4)
@@ -354,7 +354,7 @@ def test_compaction_is_tried_again_where_pyiceberg_leaves_out_a_manifest(
 
 def tree(table: LakeTable) -> dict[str, bytes]:
     """Every file of the lake but the leases."""
-    files = [path for path in table.path.parent.rglob("*") if path.is_file() and PRIVATE not in path.parts]
+    files = [path for path in directory_of(table).parent.rglob("*") if path.is_file() and PRIVATE not in path.parts]
     return {str(path): path.read_bytes() for path in files}
 
 
@@ -442,7 +442,7 @@ def test_files_of_versions_that_are_remembered_stay_until_they_expire(table: Lak
 
 def test_orphans_are_removed_but_nothing_of_work_in_progress(table: LakeTable) -> None:
     load(table, 0, 10)
-    with lease(table.path, "load-t") as mine:
+    with table.store.lease("load-t") as mine:
         theirs = stage(table, rows(10, 20), stem=mine.id)
         orphans = stage(table, rows(10, 20), stem="dead0dead0de")
         now_ms = SystemClock().wall_ms()
@@ -458,7 +458,7 @@ def test_files_of_other_writers_are_never_deleted(table: LakeTable) -> None:
     load(table, 0, 10)
     load(table, 10, 20)
     foreign = [
-        table.path / name
+        directory_of(table) / name
         for name in (
             "part-00000-3f2a91c4-5d6e-4f70-8192-a3b4c5d6e7f8-c000.snappy.parquet",
             "data/part-0.parquet",
@@ -482,8 +482,8 @@ def test_files_of_other_writers_are_never_deleted(table: LakeTable) -> None:
 
 def test_a_directory_with_a_table_of_the_other_format_is_refused(table: LakeTable) -> None:
     load(table, 0, 10)
-    before = sorted(path for path in table.path.rglob("*") if path.is_file())
-    other: LakeTable = (IcebergLakeTable if isinstance(table, DeltaLakeTable) else DeltaLakeTable)(table.path)
+    before = sorted(path for path in directory_of(table).rglob("*") if path.is_file())
+    other: LakeTable = (IcebergLakeTable if isinstance(table, DeltaLakeTable) else DeltaLakeTable)(table.store)
     operations: list[Callable[[], object]] = [
         lambda: other.create(TableSpec(SCHEMA, BY)),
         other.exists,
@@ -495,16 +495,18 @@ def test_a_directory_with_a_table_of_the_other_format_is_refused(table: LakeTabl
     for operation in operations:
         with pytest.raises(TableMismatch, match="holds a table in the format"):
             operation()
-    assert sorted(path for path in table.path.rglob("*") if path.is_file()) == before
+    assert sorted(path for path in directory_of(table).rglob("*") if path.is_file()) == before
     assert offsets(another(table)) == list(range(10))
     for made in (table, other):
-        lake = Lake(table.path.parent, TableFormat.DELTA if isinstance(made, DeltaLakeTable) else TableFormat.ICEBERG)
-        made.path.with_name("events_quarantine").mkdir(exist_ok=True)
+        lake = lake_in(
+            directory_of(table).parent, TableFormat.DELTA if isinstance(made, DeltaLakeTable) else TableFormat.ICEBERG
+        )
+        directory_of(made).with_name("events_quarantine").mkdir(exist_ok=True)
         assert lake.table_names() == (["events"] if made is table else [])
 
 
 def test_an_iceberg_table_of_another_catalogue_is_refused(tmp_path: Path) -> None:
-    theirs = IcebergLakeTable(tmp_path / "lake" / "events")
+    theirs = iceberg_in(tmp_path / "lake" / "events")
     theirs.create(TableSpec(SCHEMA, BY))
     load(theirs, 0, 10)
     (tmp_path / "lake" / "catalog.db").rename(tmp_path / "theirs.db")
@@ -513,9 +515,9 @@ def test_an_iceberg_table_of_another_catalogue_is_refused(tmp_path: Path) -> Non
 
 
 def test_one_at_a_time_holds_a_lease(table: LakeTable) -> None:
-    with lease(table.path, "load-t"), pytest.raises(LeaseTaken, match="process"), lease(table.path, "load-t"):
+    with table.store.lease("load-t"), pytest.raises(LeaseTaken, match="process"), table.store.lease("load-t"):
         pass
-    with lease(table.path, "load-t"):
+    with table.store.lease("load-t"):
         pass
 
 
@@ -576,19 +578,19 @@ def test_the_files_that_a_commit_names_are_on_the_disk_before_it_and_the_commit_
     files = stage(table, rows(0, 10))
     synced = list(order)
     for file in files:
-        path = table.path / file.path
+        path = directory_of(table) / file.path
         assert str(path) in synced
-        above = [directory for directory in path.parents if table.path in (directory, *directory.parents)]
+        above = [directory for directory in path.parents if directory_of(table) in (directory, *directory.parents)]
         assert {f"{directory}/" for directory in above} <= set(synced[synced.index(str(path)) :])
     order.clear()
     table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
-    if (table.path / "_delta_log").exists():
-        assert str(table.path / "_delta_log" / "00000000000000000001.json") in order
-        assert order[-2:] == [f"{table.path}/_delta_log/", f"{table.path}/"]
+    if (directory_of(table) / "_delta_log").exists():
+        assert str(directory_of(table) / "_delta_log" / "00000000000000000001.json") in order
+        assert order[-3:-1] == [f"{directory_of(table)}/_delta_log/", f"{directory_of(table)}/"]
     else:
         metadata = {Path(path).suffixes[-1] for path in order if "/metadata/" in path and not path.endswith("/")}
         assert metadata == {".avro", ".json"}
-        assert f"{table.path}/metadata/" in order
+        assert f"{directory_of(table)}/metadata/" in order
 
 
 def test_an_intents_files_are_not_removed(table: LakeTable) -> None:
@@ -597,11 +599,11 @@ def test_an_intents_files_are_not_removed(table: LakeTable) -> None:
     window = [asdict(OffsetRange(0, 0, 5))]
     intent = {"number": 1 << 20, "what": "replace", "topic": "t", "window": window, "quarantined": []}
     intent["rows"] = [asdict(file) for file in files]
-    (table.path / PRIVATE).mkdir(exist_ok=True)
-    (table.path / PRIVATE / "intent.json").write_text(json.dumps(intent))
+    (directory_of(table) / PRIVATE).mkdir(exist_ok=True)
+    (directory_of(table) / PRIVATE / "intent.json").write_text(json.dumps(intent))
     removed = remove_orphans(table, now_ms=SystemClock().wall_ms() + 10_000_000)
     assert removed.files == 0
-    assert all((table.path / file.path).exists() for file in files)
+    assert all((directory_of(table) / file.path).exists() for file in files)
 
 
 partition_rows = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 5)), max_size=60)
@@ -628,7 +630,7 @@ def test_rows_are_split_by_directory_and_keep_their_order(found: list[tuple[bool
 @pytest.mark.slow
 def test_processes_that_commit_at_once_all_commit_and_lose_nothing(table: LakeTable) -> None:
     processes, times = 4, 5
-    command = [sys.executable, "-m", "tests.contracts.committing", str(table.path), type(table).__name__]
+    command = [sys.executable, "-m", "tests.contracts.committing", str(directory_of(table)), type(table).__name__]
     root = Path(__file__).parents[2]
     running = [subprocess.Popen([*command, str(p), str(times)], cwd=root) for p in range(processes)]
     assert [process.wait() for process in running] == [0] * processes

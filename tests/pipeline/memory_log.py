@@ -12,7 +12,6 @@ import duckdb
 import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
-from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.lake_table import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
@@ -24,6 +23,7 @@ from ottla.pipeline.loading.write_task import WriteSpec
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import HEADERS, RECORDS, TIME
 from tests.support.in_process_tasks import run_in_process
+from tests.support.lakes import lake_in
 
 BATCH_RECORDS = 7
 _SCHEMA = RECORDS.append(pa.field("headers", HEADERS))
@@ -75,7 +75,7 @@ class Bench:
         stem: str = "x",
     ) -> None:
         self.topic, self.mapping = topic, mapping
-        lake = Lake(root, table_format)
+        lake = lake_in(root, table_format)
         self.tables = Tables(lake.table("requests"), lake.quarantine("requests"))
         create_tables(self.tables, mapping)
         register_topic(self.tables.table, "web", topic_id)

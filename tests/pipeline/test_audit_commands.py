@@ -25,6 +25,7 @@ from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.progress import ProgressReporter
 from tests.pipeline.staged_job import AUDIT, StagedJob
 from tests.support.in_process_tasks import run_in_process
+from tests.support.lakes import directory_of
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import create_topic, delete_topic
 
@@ -105,7 +106,7 @@ def test_skipped_offsets_are_a_column_of_the_audit_for_ever(commands: Commands) 
 
 
 def test_rows_deleted_on_purpose_are_declared_and_distinguished_from_lost_ones(commands: Commands) -> None:
-    DeltaTable(commands.job.table.path).delete('"offset" in (3, 4, 9) and "partition" = 1')
+    DeltaTable(directory_of(commands.job.table)).delete('"offset" in (3, 4, 9) and "partition" = 1')
     assert "3 offsets" not in commands.ottla("audit", code=ExitCode.FAILED)
     printed = commands.ottla("declare-deleted", "events", "--offsets", "1:3-4", "--reason", "request 17")
     assert printed == "events-1: offsets 3 to 4\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.table_format import TableFormat
 from tests.pipeline.memory_log import by_duckdb
+from tests.support.lakes import lake_in
 from tests.support.ottla_process import OttlaProcess
 from tests.support.spark_java import SparkJava
 
@@ -64,9 +64,9 @@ def test_every_command_of_the_guide_works(tmp_path: Path, ottla_server: OttlaPro
         said += done.stdout
     assert "orders -> orders: 9 rows, 1 quarantined, 2 files" in said
     assert "quarantined: not a JSON object" in said
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     both = [by_duckdb(table, 'partition, "offset"') for table in (lake.table("orders"), lake.quarantine("orders"))]
     assert Counter(both[0] + both[1]).most_common(1)[0][1] == 1
     assert len(both[0] + both[1]) == 9, "of ten, one was deleted and declared"
-    raw = Lake(tmp_path / "lake2", TableFormat.ICEBERG).table("everything")
+    raw = lake_in(tmp_path / "lake2", TableFormat.ICEBERG).table("everything")
     assert len(by_duckdb(raw, "value")) == 10

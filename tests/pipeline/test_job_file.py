@@ -21,6 +21,7 @@ from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.stages.runner import STAGES
 from tests.support.examples import examples
+from tests.support.lakes import directory_of
 
 HERE = Path("/job")
 EXAMPLE = files("ottla.pipeline.job_file") / "example.toml"
@@ -79,7 +80,7 @@ def test_a_valid_file_is_read_into_a_job() -> None:
     assert made.brokers.bootstrap == "a:1,b:2"
     assert made.brokers.read_committed
     assert made.brokers.client.security.protocol == "SASL_SSL"
-    assert (made.lake.root, made.lake.table_format) == (HERE / "lake", TableFormat.ICEBERG)
+    assert (directory_of(made.lake), made.lake.table_format) == (HERE / "lake", TableFormat.ICEBERG)
     assert (made.master, made.every_ms, made.keep_ms) == ("local[2]", 30_000, 2 * 86_400_000)
     sales, web = made.loads
     assert (sales.topics, sales.table, sales.on_loss, sales.file_bytes) == (("orders",), "sales", OnLoss.SKIP, 64 << 20)
@@ -129,7 +130,7 @@ MINIMAL = '[lake]\npath = "lake"\n'
         (MINIMAL + "[laod]\n", "job.toml:3: there is no section [laod]; is load meant?"),
         (MINIMAL + "formt = 'delta'\n", "job.toml:3: [lake] has no key 'formt'; is format meant?"),
         (MINIMAL + "format = 'delat'\n", "job.toml:3: format is one of delta, iceberg, not 'delat'; is delta meant?"),
-        ("[lake]\npath = 7\n", "job.toml:2: path must be a path, not 7"),
+        ("[lake]\npath = 7\n", "job.toml:2: path must be a path or a URL, not 7"),
         (MINIMAL + "[load]\ntopics = ['a']\n", "job.toml:3: there may be several of these: write [[load]]"),
         (MINIMAL + "[[load]]\n", "job.toml:3: say either topics or pattern"),
         (MINIMAL + "[[load]]\ntopics=['a']\npattern='b'\n", "job.toml:4: say either topics or pattern"),

@@ -28,6 +28,7 @@ from ottla.pipeline.stages.load import load_stage
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, corrupt
+from tests.support.lakes import directory_of
 from tests.support.spark_java import SparkJava
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
@@ -135,7 +136,7 @@ def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
     job.send(range(30))
     job.run("load")
     assert job.audit()["complete_until"] == "2015-05-17T10:20:00Z"
-    corrupt(job.table.path, change)
+    corrupt(directory_of(job.table), change)
     text = ottla("audit", "--job", job.file, code=ExitCode.FAILED)
     assert "THE BOOKS DO NOT BALANCE" in text.stdout
     (line,) = [line for line in text.stdout.splitlines() if expected in line]

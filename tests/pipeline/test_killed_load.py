@@ -14,20 +14,21 @@ from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.table_format import TableFormat
 from tests.pipeline.killed_load import PARTITIONS, load
 from tests.pipeline.memory_log import by_duckdb
+from tests.support.lakes import directory_of, lake_in
 
 STEPS = ["files written", "quarantine committed", "before the table's commit", "table committed"]
 
 
 def killed_load(lake: Lake, records: int, step: str) -> None:
     """A load in a process of its own, which kills itself with -9 at a step."""
-    arguments = [str(lake.root), str(lake.table_format), str(records), step]
+    arguments = [str(directory_of(lake)), str(lake.table_format), str(records), step]
     command = [sys.executable, "-m", "tests.pipeline.killed_load", *arguments]
     assert subprocess.run(command, check=False, cwd=Path(__file__).parents[2]).returncode == -signal.SIGKILL
 
 
 def whole_load(lake: Lake, records: int) -> None:
     """A load in this process, which has nothing of others but the files."""
-    load(lake.root, lake.table_format, records, "none", stem=f"whole-{records}")
+    load(directory_of(lake), lake.table_format, records, "none", stem=f"whole-{records}")
 
 
 def offsets_in(lake: Lake) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
@@ -38,7 +39,7 @@ def offsets_in(lake: Lake) -> tuple[Counter[tuple[int, int]], Counter[tuple[int,
 
 @pytest.fixture(params=list(TableFormat))
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake", request.param)
+    return lake_in(tmp_path / "lake", request.param)
 
 
 @pytest.mark.slow
@@ -56,5 +57,5 @@ def test_a_killed_load_repeated_leaves_no_duplicate_and_no_gap(lake: Lake, step:
 def test_the_files_of_a_killed_load_are_orphaned(lake: Lake) -> None:
     """Or the test above would kill too early to prove anything."""
     killed_load(lake, 10, "files written")
-    assert list((lake.root / "requests").rglob("*.parquet")) != []
+    assert list((directory_of(lake) / "requests").rglob("*.parquet")) != []
     assert offsets_in(lake)[0] == Counter()

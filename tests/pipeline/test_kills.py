@@ -16,10 +16,10 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
-from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.table_format import TableFormat
 from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, LoadRun, producing
 from tests.pipeline.memory_log import by_duckdb
+from tests.support.lakes import lake_in
 
 KILLS = int(os.environ.get("OTTLA_KILLS", "3"))
 SEED = int(os.environ.get("OTTLA_SEED", "1"))
@@ -58,7 +58,7 @@ async def make_topic(bootstrap: str) -> None:
 
 def check_tables(load_run: LoadRun, table_format: TableFormat, *, complete: bool) -> None:
     """By the files of the newest commits alone."""
-    lake = Lake(load_run.lake, table_format)
+    lake = lake_in(load_run.lake, table_format)
     table, quarantine = lake.table(TOPIC), lake.quarantine(TOPIC)
     if not (table.exists() and quarantine.exists()):
         assert not complete

@@ -19,8 +19,8 @@ from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.lake import intent
+from ottla.pipeline.lake.lake_store import PRIVATE
 from ottla.pipeline.lake.lake_table import Change, CommitConflict, LakeTable, TableMismatch, register_topic
-from ottla.pipeline.lake.lease import PRIVATE, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
@@ -31,6 +31,7 @@ from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from tests.pipeline import memory_log
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
+from tests.support.lakes import directory_of
 
 GOOD = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /a HTTP/1.1" 200 5'
 BAD = b"not a line"
@@ -409,7 +410,7 @@ def test_a_backfill_gives_the_same_rows(bench: Bench) -> None:
 def test_a_backfill_with_other_settings_replaces_the_old_rows(bench: Bench) -> None:
     bench.load()
     mapping = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
-    other = Bench(bench.table.path.parent, bench.topic, mapping, table_format=_format_of(bench))
+    other = Bench(directory_of(bench.table).parent, bench.topic, mapping, table_format=_format_of(bench))
     other.backfill({0: 0, 1: 0}, {0: 10, 1: 5})
     bench.check_every_offset_once()
     assert set(bench.rows("year(event_time)", 'partition = 0 and "offset" < 10')) == {1970}
@@ -501,7 +502,7 @@ def test_a_crashed_backfill_is_completed_by_the_next_load(bench: Bench, death: s
 
     bench.load()
     mapping = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
-    other = Bench(bench.table.path.parent, bench.topic, mapping, table_format=_format_of(bench))
+    other = Bench(directory_of(bench.table).parent, bench.topic, mapping, table_format=_format_of(bench))
     with pytest.raises(Crash):
         backfill_topic(other.loading(deadly(other, death)), bench.topic.bounds(), {0: 0, 1: 0}, {})
     assert intent.complete_intent(bench.table, bench.quarantine)
@@ -539,7 +540,7 @@ def test_an_intent_is_not_completed_while_its_process_holds_the_lease(bench: Ben
     bench.load()
     with pytest.raises(Crash):
         backfill_topic(bench.loading(deadly(bench, "before the table's commit")), bench.topic.bounds(), {0: 0}, {})
-    with lease(bench.table.path, intent.WORK):
+    with bench.table.store.lease(intent.WORK):
         assert not intent.complete_intent(bench.table, bench.quarantine)
     assert intent.complete_intent(bench.table, bench.quarantine)
 
@@ -549,7 +550,7 @@ def interrupted(bench: Bench, kind: str, death: str) -> Bench:
     from ottla.pipeline.loading.backfill import backfill_topic, replay
 
     bench.topic.values = {0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})}
-    root, table_format = bench.table.path.parent / "interrupted", _format_of(bench)
+    root, table_format = directory_of(bench.table).parent / "interrupted", _format_of(bench)
     Bench(root, bench.topic, AT, table_format=table_format).load()
     other = Bench(root, bench.topic, AT_BY_FORM, table_format=table_format)
     loading = other.loading(deadly(other, death))
@@ -580,7 +581,7 @@ def test_an_intent_that_cannot_be_completed_is_abandoned_and_stops_nothing(bench
     """Its files are gone: another program's vacuum deleted what no version names."""
     found = interrupted(bench, kind, death)
     for table in (found.table, found.quarantine):
-        for path in set(table.path.rglob("*.parquet")) - {Path(path) for path in table.paths()}:
+        for path in set(directory_of(table).rglob("*.parquet")) - {Path(path) for path in table.paths()}:
             if "_delta_log" not in path.parts:
                 path.unlink()
     warnings: list[str] = []
@@ -598,7 +599,7 @@ def test_an_intent_that_cannot_be_completed_is_abandoned_and_stops_nothing(bench
 def test_an_abandoned_replay_loses_no_record_before_it_is_run_again(bench: Bench) -> None:
     """It stopped between its two commits."""
     found = interrupted(bench, "replay", "after the table's commit")
-    shutil.rmtree(found.table.path / PRIVATE)
+    shutil.rmtree(directory_of(found.table) / PRIVATE)
     assert set(found.rows() + found.quarantined_files()) == {0, 1, 2, 3}
     found.replay()
     found.check_every_offset_once()
@@ -623,8 +624,8 @@ def test_an_intent_that_fails_for_now_is_completed_by_a_later_command(bench: Ben
 
 def test_an_intent_that_cannot_be_read_is_set_aside(bench: Bench) -> None:
     bench.load()
-    (bench.table.path / PRIVATE).mkdir(exist_ok=True)
-    (bench.table.path / PRIVATE / "intent.json").write_text("{")
+    (directory_of(bench.table) / PRIVATE).mkdir(exist_ok=True)
+    (directory_of(bench.table) / PRIVATE / "intent.json").write_text("{")
     assert remove_orphans(bench.table, now_ms=0).files == 0
     warnings: list[str] = []
     assert not intent.complete_intent(bench.table, bench.quarantine, warnings.append)

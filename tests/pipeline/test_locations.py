@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 from ottla.cli.options import parse_location
 from ottla.cli.pipeline_jobs import LoadOptions
 from ottla.pipeline.job_file.job import job_from, read_job
-from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.local_store import LocalStore
+from ottla.pipeline.lake.stores import store_at
 from ottla.pipeline.locations import UnsupportedLocation, local_path
+from tests.support.lakes import directory_of
 
 REMOTE = ["s3://bucket/lake", "s3a://bucket/lake", "gs://bucket/lake", "hdfs://host:8020/lake", "abfss://a@b/lake"]
 
@@ -25,7 +27,7 @@ def test_another_scheme_is_refused(location: str, tmp_path: Path) -> None:
         parse_location(location)
     if not location.startswith("file:"):  # a Path has merged the slashes before the host
         with pytest.raises(UnsupportedLocation):
-            Lake(Path(location))
+            store_at(Path(location))
     job, found = read_job(f'[lake]\npath = "{location}"\n', directory=tmp_path, now_ms=0)
     assert job is None
     assert [(fault.line, fault.text[:6]) for fault in found.faults] == [(2, "path: ")]
@@ -49,11 +51,11 @@ def test_file_uris_are_paths_in_a_job_file_and_on_the_command_line(
     text = f'[lake]\npath = "file://{tmp_path}/a%20lake"\n[spark]\nwork = "file:{work}"\n'
     job, _ = read_job(text, directory=Path("/elsewhere"), now_ms=0)
     assert job is not None
-    assert (job.lake.root, job.work) == (lake, work)
+    assert (directory_of(job.lake), job.work) == (lake, work)
     monkeypatch.chdir(tmp_path)
     for given in (f"file://localhost{lake}", "a lake"):
-        assert LoadOptions(["orders"], lake=given, brokers="127.0.0.1:1").job().lake.root == lake
-    assert Lake(Path(f"file://{tmp_path}/lake")).root == tmp_path / "lake"
+        assert directory_of(LoadOptions(["orders"], lake=given, brokers="127.0.0.1:1").job().lake) == lake
+    assert store_at(Path(f"file://{tmp_path}/lake")) == LocalStore(tmp_path / "lake")
 
 
 def test_a_tables_name_is_no_location(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.row_mapping import RowMapping
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
+from tests.support.lakes import directory_of
 
 COLUMNS = ["offset", "late", "event_date", "n", "s", "l"]
 Rows = list[tuple[Any, ...]]
@@ -68,19 +69,19 @@ def _whole(number: Any) -> int | None:
 def iceberg(table: LakeTable) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    root = table.path.parent
+    root = directory_of(table).parent
     catalog = SqlCatalog("ottla", uri=f"sqlite:///{root / 'catalog.db'}", warehouse=f"file://{root}")
     return catalog.load_table(("lake", table.name))
 
 
 def is_delta(table: LakeTable) -> bool:
-    return (table.path / "_delta_log").exists()
+    return (directory_of(table) / "_delta_log").exists()
 
 
 def by_duckdb(table: LakeTable) -> Rows:
     connection = duckdb.connect()
     if is_delta(table):
-        connection.register("t", DeltaTable(table.path).to_pyarrow_dataset())
+        connection.register("t", DeltaTable(directory_of(table)).to_pyarrow_dataset())
     else:
         connection = iceberg(table).scan().to_duckdb("t")
     found = connection.sql("select * from t")
@@ -91,12 +92,12 @@ def by_duckdb(table: LakeTable) -> Rows:
 def by_polars(table: LakeTable) -> Rows:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its advice to install one more package
-        frame = pl.scan_delta(table.path) if is_delta(table) else pl.scan_iceberg(iceberg(table))
+        frame = pl.scan_delta(directory_of(table)) if is_delta(table) else pl.scan_iceberg(iceberg(table))
         return [plain(row) for row in frame.select(COLUMNS).collect().to_dicts()]
 
 
 def by_pandas(table: LakeTable) -> Rows:
-    frame = DeltaTable(table.path).to_pandas() if is_delta(table) else iceberg(table).scan().to_pandas()
+    frame = DeltaTable(directory_of(table)).to_pandas() if is_delta(table) else iceberg(table).scan().to_pandas()
     return [plain(row) for row in frame.to_dict("records")]
 
 

@@ -18,6 +18,7 @@ from ottla.pipeline.job_file.job import PipelineJob, read_job
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.lake_table import register_topic
+from ottla.pipeline.lake.local_store import LocalStore
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.loading.commit_protocol import Tables, TaskRunner, create_tables
 from ottla.pipeline.produce import ensure_topic
@@ -117,8 +118,8 @@ def test_each_load_may_have_a_table_format_of_its_own(tmp_path: Path, broker: Br
     loads += f"[[stream]]\nname = 'sums'\nfrom = '{names[1]}'\nwindow = '1h'\n[stream.values]\nn = 'sum(n)'\n"
     assert rows(run(tmp_path, broker.bootstrap, loads)) == {names[0]: 5, names[1]: 5}
     lake = tmp_path / "lake"
-    assert [formats_at(lake / name) for name in names[:2]] == [{TableFormat.DELTA}, {TableFormat.ICEBERG}]
-    assert formats_at(lake / f"{names[1]}_quarantine") == {TableFormat.ICEBERG}
+    assert [formats_at(LocalStore(lake / name)) for name in names[:2]] == [{TableFormat.DELTA}, {TableFormat.ICEBERG}]
+    assert formats_at(LocalStore(lake / f"{names[1]}_quarantine")) == {TableFormat.ICEBERG}
     job = job_of(tmp_path, broker.bootstrap, loads)
     (stream,) = streams_of(job)
     assert (isinstance(stream.source, IcebergLakeTable), isinstance(stream.results, DeltaLakeTable)) == (True, True)

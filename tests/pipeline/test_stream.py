@@ -26,6 +26,7 @@ from ottla.pipeline.stream.measures import InvalidMeasure, parse_measure
 from ottla.pipeline.stream.results import Message, Results
 from ottla.pipeline.stream.update import REPLACED, LateRowPolicy, ResultUpdater, Stream, interval_of, join_periods
 from tests.support.examples import examples
+from tests.support.lakes import lake_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -135,12 +136,12 @@ def some_rows(seed: int, count: int = 60) -> list[dict[str, Any]]:
 
 @pytest.fixture(params=list(TableFormat))
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake", request.param)
+    return lake_in(tmp_path / "lake", request.param)
 
 
 @pytest.fixture
 def delta(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
+    return lake_in(tmp_path / "lake")
 
 
 def stream(

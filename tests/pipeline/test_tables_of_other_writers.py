@@ -29,6 +29,7 @@ from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from tests.pipeline.memory_log import Bench, MemoryTopic
+from tests.support.lakes import directory_of
 
 DAYS = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at"))
 BY_FORM = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", form="%d/%b/%Y"))
@@ -54,7 +55,7 @@ def delete(table: LakeTable, delta_condition: str, iceberg_condition: str = "") 
         with table._table() as found:
             found.delete(iceberg_condition or delta_condition.replace(" = ", " == "))
     else:
-        assert DeltaTable(table.path).delete(delta_condition)["num_deleted_rows"]
+        assert DeltaTable(directory_of(table)).delete(delta_condition)["num_deleted_rows"]
         assert any("string_view" in str(_written_schema(path)) for path in table.paths())
 
 
@@ -98,7 +99,7 @@ def test_a_backfill_replaces_rows_of_a_file_that_another_program_wrote(bench: Be
 
 def test_a_replay_moves_rows_out_of_a_quarantine_that_another_program_wrote(bench: Bench) -> None:
     delete_for_privacy(bench)
-    other = Bench(bench.table.path.parent, bench.topic, BY_FORM, table_format=_format_of(bench))
+    other = Bench(directory_of(bench.table).parent, bench.topic, BY_FORM, table_format=_format_of(bench))
     assert other.replay().rows == 5
     assert sorted(bench.rows()) == [0, 2, 3, 5, 6, 8, 9, 11, 12, 13, 14]
     assert bench.quarantined_files() == []
@@ -119,7 +120,7 @@ def test_a_file_whose_writer_did_not_count_its_rows_is_compacted(tmp_path: Path)
     bench = Bench(tmp_path, MemoryTopic({0: [value(n) for n in range(4)]}), DAYS)
     bench.load(most=2)
     bench.load(most=2)
-    log = bench.table.path / "_delta_log"
+    log = directory_of(bench.table) / "_delta_log"
     for entry in sorted(log.glob("*.json")):
         actions = [json.loads(line) for line in entry.read_text().splitlines()]
         for action in actions:
@@ -138,7 +139,7 @@ def test_no_backfill_and_no_replay_brings_rows_again_that_were_declared_deleted(
     bench.backfill({0: 0}, {0: 12})
     assert sorted(bench.rows()) == [0, 2, 3, 5, 6, 8]
     assert sorted(bench.quarantined_files()) == [9, 12, 13, 14]
-    other = Bench(bench.table.path.parent, bench.topic, BY_FORM, table_format=_format_of(bench))
+    other = Bench(directory_of(bench.table).parent, bench.topic, BY_FORM, table_format=_format_of(bench))
     declare(bench.table, "web", parse_ranges(["0:14"]), reason="privacy", clock=SystemClock())
     assert other.replay().rows == 3
     assert sorted(bench.quarantined_files()) == [14]
@@ -157,8 +158,8 @@ def test_positions_outlast_the_snapshots_that_brought_them(bench: Bench) -> None
 def test_a_delta_table_with_deletion_vectors_is_refused_with_what_to_do(tmp_path: Path) -> None:
     bench = Bench(tmp_path, MemoryTopic({0: [value(0)]}), DAYS)
     bench.load()
-    log = bench.table.path / "_delta_log"
-    number = DeltaTable(bench.table.path).version() + 1
+    log = directory_of(bench.table) / "_delta_log"
+    number = DeltaTable(directory_of(bench.table)).version() + 1
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
     entries = [{"commitInfo": {"timestamp": 1}}, protocol]

@@ -13,8 +13,8 @@ from ottla.pipeline.connector.offset_client import NoSuchTopic
 from ottla.pipeline.connector.range_reader import DataLoss, TopicRecreated
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.java import JavaNotFound
+from ottla.pipeline.lake.lake_store import LeaseTaken
 from ottla.pipeline.lake.lake_table import CommitConflict, InconsistentTopicId, TableMismatch
-from ottla.pipeline.lake.lease import LeaseTaken
 from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
 from ottla.pipeline.session import SparkFailed

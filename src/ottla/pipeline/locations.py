@@ -37,3 +37,8 @@ def local_path(location: str) -> Path:
     if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment:
         raise UnsupportedLocation(f"{location} is not a local file. Write file:///absolute/path")
     return Path(unquote(parts.path))
+
+
+def lake_location(location: str, directory: Path) -> str:
+    """Return the absolute location of a lake; a relative path begins at a directory. Raises UnsupportedLocation."""
+    return str(directory / local_path(location).expanduser())

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession as _SparkSession
 
 from ottla.pipeline.connector.datasource import FORMAT, OttlaDataSource
-from ottla.pipeline.lake.delta import DeltaLakeTable
-from ottla.pipeline.lake.iceberg import IcebergLakeTable
+from ottla.pipeline.lake.lake import table_at
 from ottla.pipeline.lake.lake_table import TableMismatch
-from ottla.pipeline.lake.table_format import TableFormat, formats_at
-from ottla.pipeline.locations import local_path
+from ottla.pipeline.lake.stores import store_at
+from ottla.pipeline.lake.table_format import formats_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,18 +40,18 @@ def read_table(session: SparkSession, path: str | Path, version: int | None = No
     The files are those of the table's newest version when this is called, or of `version`: the number of a Delta
     commit, the id of an Iceberg snapshot. Raises TableMismatch if there is no such table, version or file.
     """
-    root = local_path(str(path)).absolute()
-    formats = formats_at(root)
+    store = store_at(path)
+    formats = formats_at(store)
     if len(formats) != 1:
-        raise TableMismatch(f"there is no Delta or Iceberg table at {root}: name the directory of one table")
-    table = (DeltaLakeTable if formats == {TableFormat.DELTA} else IcebergLakeTable)(root, version)
-    paths = table.paths()
-    if missing := [name for name in paths if not Path(name).exists()]:
+        raise TableMismatch(f"there is no Delta or Iceberg table at {store.url}: name the location of one table")
+    table = table_at(store, formats.pop(), version)
+    files = table.files()
+    if missing := [file for file in files if store.head(file.path) is None]:
         raise TableMismatch(
-            f"{root}: {len(missing)} of the {len(paths)} files of version {version or 'newest'} are gone: compact "
+            f"{store.url}: {len(missing)} of the {len(files)} files of version {version or 'newest'} are gone: compact "
             "removes what is older than its `keep`. Read a newer version"
         )
-    return table.dataframe(session, paths)
+    return table.dataframe(session, [store.location(file.path) for file in files])
 
 
 def register(session: SparkSession) -> None:

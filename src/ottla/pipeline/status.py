@@ -81,7 +81,7 @@ def _count(table: TableReader, topic: str, *, late: bool = False) -> Counter[int
     for file in table.files():
         if late and file.partition_values.get(LATE) != "true":
             continue
-        rows = read_columns(table.path / file.path, ("topic", "partition"))
+        rows = read_columns(table.store, file.path, ("topic", "partition"))
         some = rows.filter(pc.equal(rows["topic"], topic)).group_by("partition").aggregate([([], "count_all")])
         for row in some.to_pylist():
             found[row["partition"]] += row["count_all"]

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from ottla.pipeline.connector import options
 from ottla.pipeline.formats.plain import Raw
-from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
+from tests.support.lakes import delta_in, directory_of
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
@@ -32,9 +32,13 @@ def test_the_snippets_of_the_page_run(spark: SparkSession, broker: Broker, tmp_p
         write_batches(broker.bootstrap, "orders", [bytes(build_batch(found))], partition=partition)
     names: dict[str, Any] = {"spark": spark}
     assert len(SNIPPETS) == 7
-    table = DeltaLakeTable(tmp_path / "lake" / "orders")
+    table = delta_in(tmp_path / "lake" / "orders")
     table.create(RowMapping(Raw()).spec())
-    places = {"localhost:9092": broker.bootstrap, "checkpoints/": f"{tmp_path}/", "lake/orders": str(table.path)}
+    places = {
+        "localhost:9092": broker.bootstrap,
+        "checkpoints/": f"{tmp_path}/",
+        "lake/orders": str(directory_of(table)),
+    }
     try:
         for snippet in SNIPPETS:
             for place, ours in places.items():

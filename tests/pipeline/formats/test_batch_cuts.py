@@ -29,6 +29,7 @@ from ottla.pipeline.formats.registry import RegisteredSchema
 from ottla.pipeline.formats.typed import EPOCHS, NAMES
 from ottla.pipeline.lake import delta
 from ottla.pipeline.lake.file_writer import FileTarget
+from ottla.pipeline.lake.local_store import LocalStore
 from ottla.pipeline.lake.schema import storable_schema
 from ottla.pipeline.loading.commit_protocol import UNIFY_ROUNDS_MAX
 from ottla.pipeline.loading.row_mapping import RowMapping
@@ -83,7 +84,9 @@ def load(
     """The rows by offset, the offsets that are quarantined, and the columns' types."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        rows_at, quarantined_at = (FileTarget(root / part, delta.LAYOUT, ()) for part in ("rows", "quarantined"))
+        rows_at, quarantined_at = (
+            FileTarget(LocalStore(root / part), delta.LAYOUT, ()) for part in ("rows", "quarantined")
+        )
         job = WriteSpec("t", CutTopic(values, cuts), mapping, rows_at, quarantined_at, pa.schema([]), stem="x")
         ends = [n for n in tasks if 0 < n < len(values)]
         parts = [[OffsetRange(0, a, b)] for a, b in itertools.pairwise([0, *ends, len(values)])]

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.event_time import without
 from ottla.pipeline.lake.lake_table import TableFile, TableReader
-from ottla.pipeline.lake.parquet_files import read_columns
+from ottla.pipeline.lake.parquet_files import footer_of, read_columns
 from ottla.pipeline.lake.schema import outside_of_years
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
@@ -63,7 +62,7 @@ class TableOffsetReader:
                     yield columns
 
     def _parts_of(self, file: TableFile) -> Iterator[_Part]:
-        footer = pq.read_metadata(self._table.path / file.path)
+        footer = footer_of(self._table.store, file.path)
         column_index = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
@@ -76,7 +75,7 @@ class TableOffsetReader:
 
     def _read(self, part: _Part, partition: int, first: int, end: int) -> OffsetColumns:
         columns = (*_LIMITED, "record_time", _LATE)
-        rows = read_columns(self._table.path / part.file.path, columns, part.row_group)
+        rows = read_columns(self._table.store, part.file.path, columns, part.row_group)
         at = rows["offset"]
         wanted: Any = pc.and_(pc.greater_equal(at, first), pc.less(at, end))
         wanted = pc.and_(wanted, pc.equal(rows["partition"], partition))

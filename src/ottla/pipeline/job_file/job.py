@@ -21,6 +21,7 @@ from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Value
 from ottla.pipeline.job_file.stream_section import STREAM, source_faults
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.stores import store_at, work_beside
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.load import LoadSpec
 from ottla.pipeline.source import CLIENT_ID, Brokers
@@ -110,7 +111,7 @@ LAKE = SectionSchema(
     (
         Key(
             "path",
-            ValueType.PATH,
+            ValueType.LOCATION,
             "A directory that every worker sees: a path or a file:// URI.",
             example='"lake"',
             required=True,
@@ -178,7 +179,7 @@ class PipelineJob:
     @property
     def spark_work(self) -> Path:
         """Return the directory in which Spark writes its own files and its log."""
-        return self.work or self.lake.root.with_name(self.lake.root.name + "-spark")
+        return self.work or work_beside(self.lake.store)
 
 
 def job_of(values: Mapping[str, Any]) -> PipelineJob:
@@ -190,7 +191,7 @@ def job_of(values: Mapping[str, Any]) -> PipelineJob:
     committed, wait_s = brokers["isolation"] == "read_committed", brokers["wait"] / 1000
     bootstrap, settings = _connection(brokers, reads_password=True)
     cluster = Brokers(bootstrap, _client(settings), read_committed=committed, wait_s=wait_s)
-    lake = Lake(values["lake"]["path"], TableFormat(values["lake"]["format"]))
+    lake = Lake(store_at(values["lake"]["path"]), TableFormat(values["lake"]["format"]))
     return PipelineJob(
         brokers=cluster,
         lake=lake,

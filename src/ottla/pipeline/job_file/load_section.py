@@ -254,7 +254,7 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
     Raises OSError or UnsupportedSchema over Avro's file.
     """
     return LoadSpec(
-        lake=Lake(lake.root, TableFormat(values["table_format"])) if values["table_format"] else lake,
+        lake=Lake(lake.store, TableFormat(values["table_format"])) if values["table_format"] else lake,
         brokers=brokers,
         mapping=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
         topics=tuple(values["topics"] or ()),

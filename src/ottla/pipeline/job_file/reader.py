@@ -18,7 +18,7 @@ from ottla.core.quantities import parse_duration_ms, parse_size
 from ottla.pipeline.job_file.key_lines import Path as Where
 from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.job_file.schema import Key, SectionSchema, ValueType
-from ottla.pipeline.locations import UnsupportedLocation, local_path
+from ottla.pipeline.locations import UnsupportedLocation, lake_location, local_path
 
 _SYNTAX = re.compile(r"\(at line (\d+), column \d+\)")
 
@@ -170,6 +170,8 @@ class _Reader:
                 return self._offset_spec(value)
             case ValueType.PATH:
                 return self._directory / local_path(value).expanduser() if isinstance(value, str) and value else None
+            case ValueType.LOCATION:
+                return lake_location(value, self._directory) if isinstance(value, str) and value else None
 
     def _offset_spec(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int):

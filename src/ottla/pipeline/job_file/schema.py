@@ -29,6 +29,7 @@ class ValueType(Enum):
     SHARE = 'a share, like "5%"'
     OFFSET_SPEC = 'a place in a topic: "start", "end", an offset, "-1h" or "@2015-05-17"'
     PATH = "a path"
+    LOCATION = "a path or a URL"
 
 
 @dataclass(frozen=True, slots=True)

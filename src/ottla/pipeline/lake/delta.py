@@ -11,15 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log_repair import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import partition_value_text, staged_files
+from ottla.pipeline.lake.lake_store import LakeStore, StoredObject
 from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
@@ -32,6 +31,7 @@ from ottla.pipeline.lake.lake_table import (
     commit_attempts,
     held_after,
 )
+from ottla.pipeline.lake.parquet_files import footer_of
 from ottla.pipeline.lake.schema import END_US, canonical_schema, grown
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange
@@ -51,26 +51,26 @@ _LAST_LIMIT_US = END_US - 1000
 
 
 class DeltaLakeTable:
-    """A `LakeTable`. It keeps nothing but the path: every call asks the disk. With a version it is only read."""
+    """A `LakeTable`. It keeps nothing but the place: every call asks the store. With a version it is only read."""
 
     layout = LAYOUT
 
-    def __init__(self, path: Path, version: int | None = None) -> None:
-        self.path = path.absolute()
+    def __init__(self, store: LakeStore, version: int | None = None) -> None:
+        self.store = store
         self._version = version
 
     @property
     def name(self) -> str:
         """Return the directory's name."""
-        return self.path.name
+        return self.store.name
 
     def exists(self) -> bool:
         """Return whether Delta's log has begun."""
         from deltalake import DeltaTable
 
-        check_format(self.path, TableFormat.DELTA)
-        repair_log(self.path)
-        return bool(DeltaTable.is_deltatable(str(self.path)))
+        check_format(self.store, TableFormat.DELTA)
+        repair_log(self.store)
+        return bool(DeltaTable.is_deltatable(self.store.url, storage_options=self._options()))
 
     def create(self, spec: TableSpec) -> None:
         """Create an empty table, unless there is one."""
@@ -79,13 +79,14 @@ class DeltaLakeTable:
         if self.exists():
             return
         DeltaTable.create(
-            str(self.path),
+            self.store.url,
             schema=Schema.from_arrow(spec.schema),
             mode="ignore",  # another load may make it in this moment
             partition_by=list(spec.partition_by),
             configuration={},
+            storage_options=self._options(),
         )
-        sync_log(self.path)
+        sync_log(self.store)
 
     def spec(self) -> TableSpec:
         """Return the table's specification from Delta's log."""
@@ -155,15 +156,15 @@ class DeltaLakeTable:
 
     def files(self) -> list[TableFile]:
         """List the files from Delta's log."""
-        return _files(self._open(), self.path)
+        return _files(self._open(), self.store)
 
     def paths(self) -> list[str]:
         """List the paths that any reader of Delta opens."""
-        return [str(self.path / file.path) for file in self.files()]
+        return [self.store.location(file.path) for file in self.files()]
 
-    def own_files(self) -> list[Path]:
+    def own_files(self) -> list[StoredObject]:
         """List the data files: the log's own files are removed by `expire`."""
-        return staged_files(self.path, LAYOUT, self.spec().partition_by)
+        return staged_files(self.store, LAYOUT, self.spec().partition_by)
 
     def expire(self, before_ms: int) -> int:
         """Vacuum removed files, write a checkpoint, then delete the log entries before it."""
@@ -177,14 +178,14 @@ class DeltaLakeTable:
         )
         table = self._open()
         table.create_checkpoint()
-        sync_log(self.path)  # before the entries that it repeats may go
+        sync_log(self.store)  # before the entries that it repeats may go
         table.cleanup_metadata()
         return len(gone)
 
-    def referenced_paths(self) -> set[str]:
+    def referenced_keys(self) -> set[str]:
         """List present files and removed ones that were not vacuumed yet."""
         removed = self._open().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
-        return {*self.paths(), *(str(self.path / path) for path in removed)}
+        return {*(file.path for file in self.files()), *removed}
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
         """Have Spark read the files; the columns the table is partitioned by come from the directories' names."""
@@ -195,26 +196,29 @@ class DeltaLakeTable:
         paths = self.paths() if files is None else list(files)
         if not paths:
             return spark.createDataFrame([], schema)
-        frame = spark.read.schema(schema).option("basePath", str(self.path)).parquet(*paths)
+        frame = spark.read.schema(schema).option("basePath", self.store.url).parquet(*paths)
         return frame.select(*(f"`{name}`" for name in arrow.names))
+
+    def _options(self) -> dict[str, str]:
+        return dict(self.store.library_options())
 
     def _open(self) -> DeltaTable:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        check_format(self.path, TableFormat.DELTA)
-        repair_log(self.path)
+        check_format(self.store, TableFormat.DELTA)
+        repair_log(self.store)
         try:
-            table = DeltaTable(str(self.path), version=self._version)
+            table = DeltaTable(self.store.url, version=self._version, storage_options=self._options())
         except TableNotFoundError as error:
-            raise TableMismatch(f"there is no Delta table at {self.path}") from error
+            raise TableMismatch(f"there is no Delta table at {self.store.url}") from error
         except (DeltaError, ValueError) as error:
             if self._version is None:
                 raise
-            raise TableMismatch(f"{self.path} has no version {self._version}, or no longer") from error
+            raise TableMismatch(f"{self.store.url} has no version {self._version}, or no longer") from error
         if _DELETION_VECTORS in (table.protocol().reader_features or ()):
             raise TableMismatch(
-                f"{self.path}: another writer enabled deletion vectors, which the pipeline does not read. Set "
+                f"{self.store.url}: another writer enabled deletion vectors, which the pipeline does not read. Set "
                 "delta.enableDeletionVectors = false, run REORG TABLE ... APPLY (PURGE), and drop the table feature "
                 f"{_DELETION_VECTORS}."
             )
@@ -225,24 +229,24 @@ class DeltaLakeTable:
         from deltalake.exceptions import CommitFailedError
 
         assert self._version is None, "an older version is only read"
-        for _ in commit_attempts(self.path):
+        for _ in commit_attempts(self.store.url):
             try:
                 attempt(self._open())
             except CommitFailedError:
                 continue  # another writer committed that version: check everything against it
-            sync_log(self.path)
+            sync_log(self.store)
             return
 
     def _checkpoint_now_and_then(self) -> None:
         table = self._open()
         if int(table.version()) % _CHECKPOINT_EVERY == 0:
             table.create_checkpoint()
-            sync_log(self.path)
+            sync_log(self.store)
 
     def _check(self, table: DeltaTable, change: Change) -> None:
         partitions = {r.partition for r in (*change.ranges, *change.replaced)}
         versions = {t.name: table.transaction_version(_transaction_id(t.name)) or 0 for t in change.transactions}
-        files = {f.path for f in _files(table, self.path)} if change.remove or change.schema is not None else set()
+        files = {f.path for f in _files(table, self.store)} if change.remove or change.schema is not None else set()
         check_change(change, _positions(table, change.topic, partitions), versions, files)
 
     def _write(self, table: DeltaTable, change: Change) -> None:
@@ -282,7 +286,7 @@ def _schema_of(table: DeltaTable) -> pa.Schema:
     return canonical_schema(pa.schema(table.schema().to_arrow()))
 
 
-def _files(table: DeltaTable, root: Path) -> list[TableFile]:
+def _files(table: DeltaTable, store: LakeStore) -> list[TableFile]:
     """List the files of the newest version. Other writers may leave out how many rows a file has: its footer has it."""
     actions = pa.table(table.get_add_actions(flatten=True))
     names = {
@@ -295,7 +299,7 @@ def _files(table: DeltaTable, root: Path) -> list[TableFile]:
         TableFile(
             path,
             size,
-            pq.read_metadata(root / path).num_rows if rows is None else rows,
+            footer_of(store, path).num_rows if rows is None else rows,
             {name: partition_value_text(values[n]) for name, values in names.items()},
         )
         for n, (path, size, rows) in enumerate(known)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.pipeline.lake.durable import sync_directories, sync_file
+from ottla.pipeline.lake.lake_store import LakeStore, Output, StoredObject
 from ottla.pipeline.lake.lake_table import Layout, StagedFile
 
 STAGED_FILE = re.compile(r"part-(?:[A-Za-z0-9_]+-)?[0-9a-f]{12}(?:-[0-9a-z]+)*-\d+\.parquet")
@@ -39,18 +37,18 @@ _LIMITS = ("topic", "partition", "offset", "record_time", "event_time")
 """Columns whose least and greatest value a commit contains."""
 
 
-def staged_files(table: Path, layout: Layout, partition_by: Sequence[str]) -> list[Path]:
-    """Return the files below a table's directory that a `TableWriter` wrote for it, by their names and directories."""
-    directories = "/".join(f"{name}=*" for name in partition_by)
-    pattern = f"{layout.data}{directories}/*.parquet" if directories else f"{layout.data}*.parquet"
-    return sorted(path for path in table.glob(pattern) if STAGED_FILE.fullmatch(path.name))
+def staged_files(table: LakeStore, layout: Layout, partition_by: Sequence[str]) -> list[StoredObject]:
+    """Return a table's files that a `TableWriter` wrote for it, by their names and directories."""
+    directories = "".join(f"{re.escape(name)}=[^/]*/" for name in partition_by)
+    wanted = re.compile(f"{re.escape(layout.data)}{directories}{STAGED_FILE.pattern}")
+    return [found for found in table.objects(layout.data) if wanted.fullmatch(found.key)]
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """Names the directory and the layout of one table's files: a value, for it is sent to the tasks."""
+    """Names the place and the layout of one table's files: a value, for it is sent to the tasks."""
 
-    root: Path
+    store: LakeStore
     layout: Layout
     partition_by: tuple[str, ...]
     file_bytes: int = FILE_BYTES
@@ -59,19 +57,18 @@ class FileTarget:
 class _OpenFile:
     """One file that is being written."""
 
-    def __init__(self, name: str, path: Path, schema: pa.Schema, values: Mapping[str, str]) -> None:
-        self.name, self.path, self.schema, self.values = name, path, schema, values
+    def __init__(self, name: str, output: Output, schema: pa.Schema, values: Mapping[str, str]) -> None:
+        self.name, self.schema, self.values = name, schema, values
         self.rows = 0
         self.lows: dict[str, Any] = {}
         self.highs: dict[str, Any] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._sink = pa.OSFile(str(path), "wb")
-        self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema))
+        self._output = output
+        self._writer = pq.ParquetWriter(output.sink, schema, **_options(schema))
 
     @property
     def size_bytes(self) -> int:
         """Return the bytes written so far."""
-        return int(self._sink.tell())
+        return int(self._output.sink.tell())
 
     def write(self, rows: pa.Table) -> None:
         """Write one row group."""
@@ -90,18 +87,16 @@ class _OpenFile:
     def close(self) -> StagedFile:
         """Finish it; its bytes are durable, its name not yet."""
         self._writer.close()
-        self._sink.close()
-        sync_file(self.path)
-        status = os.stat(self.path)  # noqa: PTH116 - one call for size and time
+        written = self._output.close()
         return StagedFile(
-            self.name, status.st_size, self.rows, self.values, status.st_mtime_ns // 1_000_000, self.lows, self.highs
+            self.name, written.size_bytes, self.rows, self.values, written.modified_ms, self.lows, self.highs
         )
 
     def abandon(self) -> None:
-        """Close the file unfinished."""
+        """Drop the file unfinished."""
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
-        self._sink.close()
+        self._output.abandon()
 
 
 @dataclass(slots=True)
@@ -148,15 +143,15 @@ class TableWriter:
         for key in list(self._open):
             self._close(key)
         if self._done:
-            sync_directories([self._target.root / file.path for file in self._done], below=self._target.root)
+            self._target.store.sync_names(file.path for file in self._done)
         return self._done
 
     def abandon(self) -> None:
         """Delete what was written."""
         for file in self._open.values():
             file.abandon()
-        for path in [*(f.path for f in self._open.values()), *(self._target.root / f.path for f in self._done)]:
-            path.unlink(missing_ok=True)
+        for done in self._done:
+            self._target.store.delete(done.path)
         self._open, self._done, self._gathered, self._gathered_bytes = {}, [], {}, 0
 
     def _write_out(self, key: tuple[str, ...]) -> None:
@@ -179,7 +174,7 @@ class TableWriter:
         values = dict(zip(self._target.partition_by, key, strict=True))
         directory = "".join(f"{name}={value}/" for name, value in values.items())
         name = f"{self._target.layout.data}{directory}part-{self._stem}-{next(self._numbers)}.parquet"
-        self._open[key] = _OpenFile(name, self._target.root / name, schema, values)
+        self._open[key] = _OpenFile(name, self._target.store.output(name), schema, values)
         return self._open[key]
 
     def _close(self, key: tuple[str, ...]) -> None:

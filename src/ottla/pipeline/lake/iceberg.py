@@ -1,9 +1,9 @@
-"""Implements Iceberg tables on a file system, through `pyiceberg`: the catalogue is a SQLite file in the lake's root.
+"""Implements Iceberg tables through `pyiceberg`: a store has the files, a catalog (`catalog.py`) the newest metadata.
 
 A partition's position is in the properties of the snapshot that brought its rows (`ottla.positions`, all positions of
 the table as JSON); a snapshot of another writer, which has none, is skipped. A commit names the
-snapshot it was checked against, and the catalogue swaps one metadata file for another or refuses: the check is part of
-the swap. Manifests and metadata are durable (`iceberg_io.py`) before the catalogue names them.
+snapshot it was checked against, and the catalog swaps one metadata file for another or refuses: the check is part of
+the swap. Manifests and metadata are durable (`iceberg_io.py`) before the catalog names them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ottla.pipeline.lake.catalog import Catalog, SqliteCatalog
 from ottla.pipeline.lake.file_writer import staged_files
+from ottla.pipeline.lake.lake_store import LakeStore, StoredObject
 from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
@@ -31,12 +33,13 @@ from ottla.pipeline.lake.lake_table import (
     commit_attempts,
     held_after,
 )
+from ottla.pipeline.lake.local_store import LocalStore
 from ottla.pipeline.lake.schema import canonical_schema, grown
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.catalog import Catalog as OpenCatalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
@@ -44,10 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LAYOUT = Layout(data="data/", partition_columns_in_files=True)
-CATALOG = "catalog.db"
-_NAMESPACE = "lake"
 _POSITIONS, _TRANSACTIONS, _WHAT = "ottla.positions", "ottla.marks", "ottla.what"
 _PARTITION_BY = "ottla.partition.by"
+_METADATA = "metadata/"
 _METADATA_VERSIONS_KEPT = 20
 _LOADS_MAX = 5
 _TABLE_PROPERTIES = {
@@ -58,24 +60,25 @@ _TABLE_PROPERTIES = {
 
 
 class IcebergLakeTable:
-    """A `LakeTable`. It keeps nothing but the path: every call asks the catalogue. With a version it is only read."""
+    """A `LakeTable`. It keeps nothing but the place: every call asks the catalog. With a version it is only read."""
 
     layout = LAYOUT
 
-    def __init__(self, path: Path, version: int | None = None) -> None:
-        self.path = path.absolute()
+    def __init__(self, store: LakeStore, version: int | None = None, catalog: Catalog | None = None) -> None:
+        self.store = store
+        self._of_catalog = catalog if catalog is not None else catalog_beside(store)
         self._version = version
         """The id of a snapshot; None for the newest."""
 
     @property
     def name(self) -> str:
-        """The directory's, and the catalogue's."""
-        return self.path.name
+        """The store's, and the catalog's."""
+        return self.store.name
 
     def exists(self) -> bool:
-        """Return whether the catalogue knows the table."""
-        check_format(self.path, TableFormat.ICEBERG)
-        if not (self.path.parent / CATALOG).exists():
+        """Return whether the catalog knows the table."""
+        check_format(self.store, TableFormat.ICEBERG)
+        if not self._of_catalog.exists():
             return False
         with self._catalog() as catalog:
             return bool(catalog.table_exists(self._identifier))
@@ -88,13 +91,12 @@ class IcebergLakeTable:
 
         if self.exists():
             return
-        if (other := _foreign_metadata(self.path)) is not None:
+        if (other := _foreign_metadata(self.store)) is not None:
             raise TableMismatch(
-                f"{self.path} holds an Iceberg table of another catalogue ({other.name}). Load into another directory"
+                f"{self.store.url} holds an Iceberg table of another catalog ({other}). Load into another lake"
             )
-        self.path.mkdir(parents=True, exist_ok=True)
         with self._catalog() as catalog:
-            catalog.create_namespace_if_not_exists(_NAMESPACE)
+            catalog.create_namespace_if_not_exists(self._of_catalog.namespace)
             schema = _iceberg_schema(spec.schema)
             fields = [
                 PartitionField(schema.find_field(name).field_id, 1000 + n, IdentityTransform(), name)
@@ -104,13 +106,13 @@ class IcebergLakeTable:
                 catalog.create_table(
                     self._identifier,
                     schema,
-                    location=f"file://{self.path}",
+                    location=_location(self.store),
                     partition_spec=PartitionSpec(*fields),
                     properties=_TABLE_PROPERTIES | {_PARTITION_BY: ",".join(spec.partition_by), **_mapping(schema)},
                 )
 
     def spec(self) -> TableSpec:
-        """Return the table's specification from the catalogue."""
+        """Return the table's specification from the catalog."""
         with self._table() as table:
             by = table.properties.get(_PARTITION_BY, "")
             return TableSpec(_arrow_schema(table, self._snapshot(table)), tuple(by.split(",")) if by else ())
@@ -175,15 +177,15 @@ class IcebergLakeTable:
 
     def paths(self) -> list[str]:
         """List the paths that any reader of Iceberg opens."""
-        return [str(self.path / file.path) for file in self.files()]
+        return [self.store.location(file.path) for file in self.files()]
 
-    def own_files(self) -> list[Path]:
+    def own_files(self) -> list[StoredObject]:
         """List the data files, and manifests where all metadata files in the directory are this table's."""
         with self._table() as table:
-            own = staged_files(self.path, LAYOUT, [n for n in table.properties.get(_PARTITION_BY, "").split(",") if n])
-            if _foreign_metadata(self.path, str(table.metadata.table_uuid)) is not None:
+            own = staged_files(self.store, LAYOUT, [n for n in table.properties.get(_PARTITION_BY, "").split(",") if n])
+            if _foreign_metadata(self.store, str(table.metadata.table_uuid)) is not None:
                 return own
-            return [*own, *sorted((self.path / "metadata").glob("*.avro"))]
+            return [*own, *(found for found in self.store.objects(_METADATA) if found.key.endswith(".avro"))]
 
     def expire(self, before_ms: int) -> int:
         """Forget snapshots, then delete the data files and manifests that no remaining one has."""
@@ -195,16 +197,18 @@ class IcebergLakeTable:
             before = _needed(table)
             table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before_ms / 1000, UTC)).commit()
         with self._table() as table:
-            gone = [p for p in before - _needed(table) if p.is_relative_to(self.path) and p.exists()]
-        for path in gone:
-            path.unlink(missing_ok=True)
-        return sum(path.suffix == ".parquet" for path in gone)
+            found = (self.store.key(location) for location in before - _needed(table))
+            gone = [key for key in found if key is not None and self.store.head(key) is not None]
+        for key in gone:
+            self.store.delete(key)
+        return sum(key.endswith(".parquet") for key in gone)
 
-    def referenced_paths(self) -> set[str]:
+    def referenced_keys(self) -> set[str]:
         """List the files of all snapshots there are, with their manifests and the metadata itself."""
         with self._table() as table:
             metadata = [table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)]
-            return {str(path) for path in _needed(table)} | {str(_local(location)) for location in metadata}
+            keys = {self.store.key(location) for location in (*_needed(table), *metadata)}
+            return {key for key in keys if key is not None}
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
         """Have Spark read the files, which hold all columns."""
@@ -217,41 +221,27 @@ class IcebergLakeTable:
         return spark.read.schema(schema).parquet(*paths)
 
     @property
-    def _identifier(self) -> tuple[str, str]:
-        return (_NAMESPACE, self.path.name)
+    def _identifier(self) -> tuple[str, ...]:
+        return (*self._of_catalog.namespace, self.store.name)
 
-    @contextlib.contextmanager
-    def _catalog(self) -> Iterator[SqlCatalog]:
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        root = self.path.parent
-        root.mkdir(parents=True, exist_ok=True)
-        catalog = SqlCatalog(
-            "ottla",
-            uri=f"sqlite:///{root / CATALOG}",
-            warehouse=f"file://{root}",
-            **{"py-io-impl": "ottla.pipeline.lake.iceberg_io.DurableIO"},
-        )
-        try:
-            yield catalog
-        finally:
-            catalog.close()
+    def _catalog(self) -> AbstractContextManager[OpenCatalog]:
+        return self._of_catalog.open({"py-io-impl": "ottla.pipeline.lake.iceberg_io.DurableIO"})
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[Table]:
         from pyiceberg.exceptions import NoSuchTableError
 
-        check_format(self.path, TableFormat.ICEBERG)
-        if not (self.path.parent / CATALOG).exists():
-            raise TableMismatch(f"there is no Iceberg table at {self.path}")
+        check_format(self.store, TableFormat.ICEBERG)
+        if not self._of_catalog.exists():
+            raise TableMismatch(f"there is no Iceberg table at {self.store.url}")
         with self._catalog() as catalog:
             try:
                 yield self._load(catalog)
             except NoSuchTableError as error:
-                raise TableMismatch(f"there is no Iceberg table at {self.path}") from error
+                raise TableMismatch(f"there is no Iceberg table at {self.store.url}") from error
 
-    def _load(self, catalog: SqlCatalog) -> Table:
-        """Load the table as it is now; again where commits of others removed the metadata that the catalogue named."""
+    def _load(self, catalog: OpenCatalog) -> Table:
+        """Load the table as it is now; again where commits of others removed the metadata that the catalog named."""
         for _ in range(_LOADS_MAX - 1):
             with contextlib.suppress(FileNotFoundError):
                 return catalog.load_table(self._identifier)
@@ -262,7 +252,7 @@ class IcebergLakeTable:
             return table.current_snapshot()
         snapshot = table.snapshot_by_id(self._version)
         if snapshot is None:
-            raise TableMismatch(f"{self.path} has no snapshot {self._version}, or no longer")
+            raise TableMismatch(f"{self.store.url} has no snapshot {self._version}, or no longer")
         return snapshot
 
     def _until_first(self, attempt: Callable[[Table], None]) -> None:
@@ -273,17 +263,16 @@ class IcebergLakeTable:
         by the checks of the next attempt.
         """
         from pyiceberg.exceptions import CommitFailedException, ValidationException
-        from sqlalchemy.exc import OperationalError
 
         assert self._version is None, "an older snapshot is only read"
-        for _ in commit_attempts(self.path):
+        for _ in commit_attempts(self.store.url):
             with self._table() as table:
                 try:
                     attempt(table)
                 except (CommitFailedException, ValidationException):
                     continue
-                except OperationalError as error:
-                    if "locked" in str(error):  # the catalogue, by another's commit
+                except Exception as error:
+                    if self._of_catalog.is_conflict(error):
                         continue
                     raise
                 return
@@ -317,11 +306,11 @@ class IcebergLakeTable:
 
         # it warns, file by file, of columns whose limits we leave out: those of long texts and bytes help no reader
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
-        location = f"file://{self.path / file.path}"
+        location = f"{_location(self.store)}/{file.path}"
         return parquet_file_to_data_file(transaction._table.io, transaction.table_metadata, location)  # noqa: SLF001
 
     def _table_file(self, file: DataFile, by: Sequence[str]) -> TableFile:
-        path = str(_local(file.file_path).relative_to(self.path))
+        path = self.store.key(file.file_path) or file.file_path
         values = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
         return TableFile(path, file.file_size_in_bytes, file.record_count, {name: values[name] for name in by if name})
 
@@ -377,34 +366,41 @@ def _data_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
     return found
 
 
-def _needed(table: Table) -> set[Path]:
-    """Return every data file, manifest and list of manifests of every snapshot the table remembers."""
-    paths: set[Path] = set()
+def _needed(table: Table) -> set[str]:
+    """Return the location of every data file, manifest and list of manifests of every snapshot the table remembers."""
+    paths: set[str] = set()
     seen: set[str] = set()
     for snapshot in table.snapshots():
-        paths.add(_local(snapshot.manifest_list))
+        paths.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path in seen:
                 continue
             seen.add(manifest.manifest_path)
-            paths.add(_local(manifest.manifest_path))
+            paths.add(manifest.manifest_path)
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            paths.update(_local(entry.data_file.file_path) for entry in entries)
+            paths.update(entry.data_file.file_path for entry in entries)
     return paths
 
 
-def _foreign_metadata(path: Path, table_uuid: str | None = None) -> Path | None:
-    """Return a metadata file of another table; one without snapshots was left by a `create` that was killed."""
-    for metadata in sorted((path / "metadata").glob("*.metadata.json")):
+def _foreign_metadata(store: LakeStore, table_uuid: str | None = None) -> str | None:
+    """Return the name of another table's metadata; one without snapshots was left by a `create` that was killed."""
+    for metadata in [entry.key for entry in store.objects(_METADATA) if entry.key.endswith(".metadata.json")]:
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            found = json.loads(metadata.read_bytes())
+            found = json.loads(store.get(metadata))
             if found.get("snapshots") and found.get("table-uuid") != table_uuid:
-                return metadata
+                return metadata.removeprefix(_METADATA)
     return None
 
 
-def _local(location: str) -> Path:
-    return Path(location.removeprefix("file://"))  # `pyiceberg` takes what follows as it is
+def catalog_beside(store: LakeStore) -> Catalog:
+    """Return the catalog of a table in a directory that names no other."""
+    assert isinstance(store, LocalStore), "a table on an object store has a catalog"
+    return SqliteCatalog(store.root.parent)
+
+
+def _location(store: LakeStore) -> str:
+    """Return the location as Iceberg's metadata has it."""
+    return f"file://{store.url}" if isinstance(store, LocalStore) else store.url
 
 
 def _iceberg_schema(schema: pa.Schema) -> Schema:

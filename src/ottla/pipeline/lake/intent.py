@@ -19,12 +19,11 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
-from ottla.core.files import SystemFiles, replace_file
 from ottla.core.runtime import new_uuid
+from ottla.pipeline.lake.lake_store import PRIVATE, LakeStore, LeaseTaken, ObjectExists
 from ottla.pipeline.lake.lake_table import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
-from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
 from ottla.pipeline.offset_range import OffsetRange
 
@@ -33,6 +32,7 @@ OPERATION = "operation"
 WORK = "operation"
 """The lease of the process that makes or completes an intent."""
 _NAME = "intent.json"
+_KEY = PRIVATE + _NAME
 _REPLACED = "window"
 """The key of the replaced offsets in that file."""
 _ATTEMPTS = 10
@@ -57,17 +57,24 @@ class Intent:
     quarantined: Sequence[StagedFile]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Files of a table, with the rows of a replay."""
+
+    store: LakeStore
+    keys: Sequence[str]
+
+
 class Superseded(CommitConflict):
     """Another intent was executed first: this one must not change the table any more."""
 
 
 def execute_intent(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
     """Write the intent down and make it. The caller holds the lease. Raises CommitConflict if it came second."""
-    path = _path(table.path)
-    if path.exists():
-        raise CommitConflict(f"an earlier {_NOUNS[intent.what]} of {table.name} is not completed")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(SystemFiles(), path, _encode(intent))
+    try:
+        table.store.put_if_absent(_KEY, _encode(intent))
+    except ObjectExists:
+        raise CommitConflict(f"an earlier {_NOUNS[intent.what]} of {table.name} is not completed") from None
     _finish(table, quarantine, intent, stem)
 
 
@@ -76,10 +83,10 @@ def complete_intent(table: LakeTable, quarantine: LakeTable, warn: Callable[[str
 
     A failure is a warning, never an exception: what the caller is about to do does not depend on the intent.
     """
-    if not _path(table.path).exists():
+    if table.store.head(_KEY) is None:
         return False
     try:
-        with lease(table.path, WORK) as mine:
+        with table.store.lease(WORK) as mine:
             return _complete(table, quarantine, mine.id, warn)
     except LeaseTaken:
         return False  # its maker is at it
@@ -87,9 +94,9 @@ def complete_intent(table: LakeTable, quarantine: LakeTable, warn: Callable[[str
 
 def _complete(table: LakeTable, quarantine: LakeTable, stem: str, warn: Callable[[str], None]) -> bool:
     try:
-        intent = _read(table.path)
+        intent = _read(table.store)
     except (ValueError, KeyError, TypeError) as error:
-        _set_aside(table.path, "unreadable")
+        _set_aside(table.store, "unreadable")
         warn(f"{table.name}: {_NAME} cannot be read ({error}) and was set aside; run a replay or backfill again")
         return False
     if intent is None:
@@ -110,13 +117,12 @@ def _complete(table: LakeTable, quarantine: LakeTable, stem: str, warn: Callable
 
 
 def _abandon(table: LakeTable, intent: Intent, text: str, warn: Callable[[str], None]) -> None:
-    _set_aside(table.path, f"{intent.number}.abandoned")
+    _set_aside(table.store, f"{intent.number}.abandoned")
     warn(f"{text}. It was abandoned. {_ADVICE[intent.what]}")
 
 
-def _set_aside(table: Path, name: str) -> None:
-    _path(table).rename(_path(table).with_name(f"intent.{name}.json"))
-    SystemFiles().sync_directory(_path(table).parent)
+def _set_aside(table: LakeStore, name: str) -> None:
+    table.rename(_KEY, f"{PRIVATE}intent.{name}.json")
 
 
 def _described(intent: Intent) -> str:
@@ -132,30 +138,30 @@ def next_number(table: LakeTable, quarantine: LakeTable) -> int:
     return (sequence + 1 << _CHANCE_BITS) | (new_uuid().int & ((1 << _CHANCE_BITS) - 1))
 
 
-def intended_names(table: Path) -> set[str]:
+def intended_names(table: LakeStore) -> set[str]:
     """Return the names of files that an unfinished intent will put into a table or its quarantine."""
     found = set()
-    for directory in (table, table.with_name(table.name.removesuffix("_quarantine"))):
+    for store in (table, table.sibling(table.name.removesuffix("_quarantine"))):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # an unreadable intent will not be completed
-            if (intent := _read(directory)) is not None:
-                found |= {Path(file.path).name for file in (*intent.rows, *intent.quarantined)}
+            if (intent := _read(store)) is not None:
+                found |= {PurePosixPath(file.path).name for file in (*intent.rows, *intent.quarantined)}
     return found
 
 
 def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
-    coming = [table.path / file.path for file in intent.rows]
+    coming = _Rows(table.store, [file.path for file in intent.rows])
     if intent.replaced:
         _apply(quarantine, intent, intent.quarantined, coming, stem)
         _apply(table, intent, intent.rows, coming, stem)
     else:
         _apply(table, intent, intent.rows, coming, stem)
         _apply(quarantine, intent, intent.quarantined, coming, stem)
-    SystemFiles().remove(_path(table.path))
-    SystemFiles().sync_directory(_path(table.path).parent)
+    table.store.delete(_KEY)
+    table.store.sync_names([_KEY])
 
 
-def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: Sequence[Path], stem: str) -> None:
-    """Make the intent's change of one table, unless it is made already. `coming` are the files with a replay's rows."""
+def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: _Rows, stem: str) -> None:
+    """Make the intent's change of one table, unless it is made already. `coming` are the rows of a replay."""
     for attempt in range(1, _ATTEMPTS + 1):
         version = table.transaction_version(OPERATION)
         if version == intent.number:
@@ -163,11 +169,12 @@ def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: 
         if version > intent.number:
             raise Superseded(f"another change of {table.name} was made first")
         for file in add:
-            (table.path / file.path).stat()  # a commit that names a missing file would break the table
+            if table.store.head(file.path) is None:  # a commit that names a missing file would break the table
+                raise FileNotFoundError(table.store.location(file.path))
         if intent.replaced:
             out = without_ranges(table, intent.topic, intent.replaced, f"{stem}-{attempt}")
         else:
-            out = without_rows_of(table, coming, f"{stem}-{attempt}")
+            out = without_rows_of(table, coming.store, coming.keys, f"{stem}-{attempt}")
         change = Change(
             intent.what,
             intent.topic,
@@ -184,19 +191,15 @@ def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: 
                 raise
 
 
-def _path(table: Path) -> Path:
-    return table / PRIVATE / _NAME
-
-
 def _encode(intent: Intent) -> bytes:
     document = asdict(intent)
     document[_REPLACED] = document.pop("replaced")
     return json.dumps(document).encode()
 
 
-def _read(table: Path) -> Intent | None:
+def _read(table: LakeStore) -> Intent | None:
     try:
-        document = json.loads(_path(table).read_bytes())
+        document = json.loads(table.get(_KEY))
     except FileNotFoundError:
         return None
     return Intent(

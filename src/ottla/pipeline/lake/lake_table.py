@@ -13,11 +13,11 @@ import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from ottla.pipeline.lake.lake_store import LakeStore, StoredObject
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.offset_range import OffsetRange
 
@@ -127,7 +127,7 @@ class Layout:
 class TableReader(Protocol):
     """Reads a table as of its newest commit."""
 
-    path: Path
+    store: LakeStore
 
     @property
     def name(self) -> str:
@@ -154,7 +154,7 @@ class TableReader(Protocol):
         ...
 
     def paths(self) -> list[str]:
-        """Return the data files as absolute paths."""
+        """Return the absolute locations of the data files, as any reader opens them."""
         ...
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
@@ -210,9 +210,9 @@ class TableCommitter(Protocol):
 class TableMaintenance(Protocol):
     """Removes old versions of a table and finds the files that are still referenced."""
 
-    path: Path
+    store: LakeStore
 
-    def own_files(self) -> list[Path]:
+    def own_files(self) -> list[StoredObject]:
         """List data and metadata files, referenced or not, that only this table's writers can have written."""
         ...
 
@@ -220,8 +220,8 @@ class TableMaintenance(Protocol):
         """Expire the versions before a time and delete the files that only they reference; return how many."""
         ...
 
-    def referenced_paths(self) -> set[str]:
-        """Return the absolute paths of every file that the current version or an unexpired one references."""
+    def referenced_keys(self) -> set[str]:
+        """Return the key of every file that the current version or an unexpired one references."""
         ...
 
 
@@ -291,7 +291,7 @@ def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, Off
     return after
 
 
-def commit_attempts(path: Path) -> Iterator[int]:
+def commit_attempts(location: str) -> Iterator[int]:
     """Yield the attempts at a commit that others may conflict with; each repeats all checks. Then raise CommitConflict.
 
     The pauses between them are random and grow: a writer that lost to many would otherwise lose again.
@@ -300,14 +300,14 @@ def commit_attempts(path: Path) -> Iterator[int]:
         if attempt:
             time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
         yield attempt
-    raise CommitConflict(f"others commit to {path} all the time")
+    raise CommitConflict(f"others commit to {location} all the time")
 
 
-def check_format(path: Path, table_format: TableFormat) -> None:
-    """Raise TableMismatch if a directory holds a table of another format."""
-    for other in formats_at(path) - {table_format}:
+def check_format(store: LakeStore, table_format: TableFormat) -> None:
+    """Raise TableMismatch if a store holds a table of another format."""
+    for other in formats_at(store) - {table_format}:
         raise TableMismatch(
-            f"{path} holds a table in the format {other.value}, and this lake's format is {table_format.value}. "
+            f"{store.url} holds a table in the format {other.value}, and this lake's format is {table_format.value}. "
             f"Set the lake's format to {other.value}, or load into another lake"
         )
 
@@ -323,8 +323,8 @@ def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
         table.set_properties({_TOPIC_ID + topic: topic_id})
     elif kept and topic_id and kept != topic_id:
         raise InconsistentTopicId(
-            f"{table.path} was loaded from a topic {topic!r} with id {kept}, and the one there now has id {topic_id}: "
-            "it was recreated, and its offsets mean other records; load it into another table"
+            f"{table.store.url} was loaded from a topic {topic!r} with id {kept}, and the one there now has id "
+            f"{topic_id}: it was recreated, and its offsets mean other records; load it into another table"
         )
 
 

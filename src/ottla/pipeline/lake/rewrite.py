@@ -10,14 +10,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.file_writer import FILE_BYTES, FileTarget, TableWriter
+from ottla.pipeline.lake.lake_store import LakeStore
 from ottla.pipeline.lake.lake_table import (
     Change,
     LakeTable,
@@ -27,9 +26,8 @@ from ottla.pipeline.lake.lake_table import (
     TableReader,
     TableSpec,
 )
-from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
-from ottla.pipeline.lake.schema import Path as LeafPath
-from ottla.pipeline.lake.schema import conform, exact_longs, find_leaf, promoted_columns
+from ottla.pipeline.lake.parquet_files import footer_of, read_columns, read_row_groups
+from ottla.pipeline.lake.schema import Path, conform, exact_longs, find_leaf, promoted_columns
 from ottla.pipeline.offset_range import OffsetRange
 
 Keep = Callable[[pa.Table], Any]
@@ -47,7 +45,7 @@ class FileSwap:
 
 def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> FileTarget:
     """Return the directory and the layout of new files of a table."""
-    return FileTarget(table.path, table.layout, spec.partition_by, file_bytes)
+    return FileTarget(table.store, table.layout, spec.partition_by, file_bytes)
 
 
 def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> FileSwap:
@@ -62,17 +60,17 @@ def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], 
             inside = pc.or_(inside, pc.and_(part, pc.less(at, r.end_offset)))
         return pc.invert(pc.and_(pc.equal(rows["topic"], topic), inside))
 
-    def touched(path: Path) -> bool:
-        return any(_may_hold(path, topic, r) for r in wanted)
+    def touched(key: str) -> bool:
+        return any(_may_hold(table.store, key, topic, r) for r in wanted)
 
     return _without(table, keep, touched, stem) if wanted else FileSwap((), ())
 
 
-def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> FileSwap:
-    """Remove the rows whose coordinates (topic, partition, offset) are in these Parquet files."""
+def without_rows_of(table: LakeTable, store: LakeStore, keys: Iterable[str], stem: str) -> FileSwap:
+    """Remove the rows whose coordinates (topic, partition, offset) are in these Parquet files of a store."""
     gone: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    for path in paths:
-        rows = read_columns(path, _COORDINATES)
+    for key in keys:
+        rows = read_columns(store, key, _COORDINATES)
         by_partition = rows.group_by(["topic", "partition"], use_threads=False).aggregate([("offset", "list")])
         for group in by_partition.to_pylist():
             gone[group["topic"], group["partition"]] += group["offset_list"]
@@ -88,18 +86,17 @@ def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> FileS
         return pc.invert(out)
 
     spans = [(t, OffsetRange(p, pc.min(o).as_py(), pc.max(o).as_py() + 1)) for (t, p), o in sets.items()]
-    return _without(table, keep, lambda path: any(_may_hold(path, t, r) for t, r in spans), stem)
+    return _without(table, keep, lambda at: any(_may_hold(table.store, at, t, r) for t, r in spans), stem)
 
 
-def _without(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem: str) -> FileSwap:
+def _without(table: LakeTable, keep: Keep, touched: Callable[[str], bool], stem: str) -> FileSwap:
     spec = table.spec()
     remove, writer = [], TableWriter(target_of(table, spec), stem)
     try:
         for file in table.files():
-            path = table.path / file.path
-            if not touched(path):
+            if not touched(file.path):
                 continue
-            rows = read_columns(path, _COORDINATES)
+            rows = read_columns(table.store, file.path, _COORDINATES)
             if pc.all(keep(rows)).as_py():
                 continue
             remove.append(file)
@@ -111,9 +108,9 @@ def _without(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem
         raise
 
 
-def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
+def _may_hold(store: LakeStore, key: str, topic: str, wanted: OffsetRange) -> bool:
     """Return whether a file may hold a part of the range, by the limits of each row group in its footer."""
-    footer = pq.read_metadata(path)
+    footer = footer_of(store, key)
     names = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
     for n in range(footer.num_row_groups):
         limits = {name: footer.row_group(n).column(names[name]).statistics for name in _COORDINATES}
@@ -129,7 +126,7 @@ def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
 def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
     """Yield a file's rows, row group by row group, with the columns it is partitioned by; columns it lacks stay out."""
     types = {f.name: f.type for f in spec.schema}
-    for rows in read_row_groups(table.path / file.path):
+    for rows in read_row_groups(table.store, file.path):
         columns = {name: rows[name] for name in rows.column_names}
         for name in spec.partition_by:
             value = pa.scalar(file.partition_values[name]).cast(types[name])
@@ -138,7 +135,7 @@ def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Ta
         yield pa.table([conform(columns[name], types[name])[0] for name in names], names=names)
 
 
-def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[LeafPath]:
+def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[Path]:
     """Promote the table's columns to the types of `wanted`, by rewriting every file in one commit.
 
     Readers of a table expect one type per column in all files. Returns the columns that hold a value which the wider
@@ -210,7 +207,7 @@ def _merge(table: LakeTable, spec: TableSpec, small: Sequence[TableFile], writer
     try:
         for file in small:
             for part in read(table, file, spec):
-                writer.add(_with_all_columns(part, spec))
+                writer.add(with_all_columns(part, spec))
         merged = writer.finish()
         _check_same_rows(small, merged)
         assert len(merged) == 1, "all rows have the columns of the table"
@@ -221,7 +218,7 @@ def _merge(table: LakeTable, spec: TableSpec, small: Sequence[TableFile], writer
     return merged
 
 
-def _with_all_columns(rows: pa.Table, spec: TableSpec) -> pa.Table:
+def with_all_columns(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """Add the columns that the table got after the file was written: rows of one schema go into one file."""
     for field in spec.schema:
         if field.name not in rows.column_names:

@@ -1,9 +1,14 @@
-"""Names the table formats, and detects which of them a directory holds, without importing a library of any."""
+"""Names the table formats, and detects which of them a store holds, without importing a library of any."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from pathlib import Path
+
+from ottla.pipeline.lake.lake_store import LakeStore
+
+_DELTA = re.compile(r"_delta_log/([0-9][^/]*\.json|_last_checkpoint)")
+_ICEBERG = re.compile(r"metadata/[^/]*\.metadata\.json")
 
 
 class TableFormat(StrEnum):
@@ -13,11 +18,11 @@ class TableFormat(StrEnum):
     ICEBERG = "iceberg"
 
 
-def formats_at(directory: Path) -> set[TableFormat]:
-    """Return the formats whose metadata a directory holds."""
+def formats_at(table: LakeStore) -> set[TableFormat]:
+    """Return the formats whose metadata a store holds."""
     found = set()
-    if any((directory / "_delta_log").glob("[0-9]*.json")) or (directory / "_delta_log" / "_last_checkpoint").exists():
+    if any(_DELTA.fullmatch(entry.key) for entry in table.objects("_delta_log/")):
         found.add(TableFormat.DELTA)
-    if any((directory / "metadata").glob("*.metadata.json")):
+    if any(_ICEBERG.fullmatch(entry.key) for entry in table.objects("metadata/")):
         found.add(TableFormat.ICEBERG)
     return found

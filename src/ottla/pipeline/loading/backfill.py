@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +16,6 @@ import pyarrow.compute as pc
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
 from ottla.pipeline.lake.lake_table import TableReader
-from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.parquet_files import read_row_groups
 from ottla.pipeline.lake.rowless_offsets import rowless_offsets
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
@@ -39,7 +37,7 @@ def backfill_topic(
     ranges = _ranges(topic, bounds, held, first, end)
     if not ranges:
         return LoadResult()
-    with lease(tables.table.path, WORK) as mine:
+    with tables.table.store.lease(WORK) as mine:
         staged = _without_deleted(loader).write_ranges(ranges)
         rows = [f for task in staged for f in task.rows]
         quarantined_files = [f for task in staged for f in task.quarantined]
@@ -92,7 +90,7 @@ def replay(loader: TopicLoader, partitions: Sequence[int]) -> LoadResult:
     """
     topic, tables = loader.job.topic, loader.tables
     held = tables.table.positions(topic, partitions)
-    with lease(tables.table.path, WORK) as mine:
+    with tables.table.store.lease(WORK) as mine:
         reader = QuarantineReader(tables.quarantine, topic)
         job = replace(loader.job, reader=reader, stem=mine.id)
         again = _without_deleted(TopicLoader(tables, job, loader.task_runner, loader.split_ranges))
@@ -100,7 +98,7 @@ def replay(loader: TopicLoader, partitions: Sequence[int]) -> LoadResult:
         rows = [f for task in staged for f in task.rows]
         for task in staged:
             for file in task.quarantined:  # they are in the quarantine already
-                (tables.quarantine.path / file.path).unlink(missing_ok=True)
+                tables.quarantine.store.delete(file.path)
         if rows:
             number = next_number(tables.table, tables.quarantine)
             execute_intent(tables.table, tables.quarantine, Intent(number, "replay", topic, (), rows, ()), mine.id)
@@ -122,8 +120,8 @@ class QuarantineReader:
         wanted: Any = pc.field("topic") == self.topic
         wanted &= pc.field("partition") == offsets.partition
         wanted &= (pc.field("offset") >= offsets.first_offset) & (pc.field("offset") < offsets.end_offset)
-        for path in self.quarantine.paths():
-            for rows in read_row_groups(Path(path), columns):
+        for file in self.quarantine.files():
+            for rows in read_row_groups(self.quarantine.store, file.path, columns):
                 found = rows.select(columns).filter(wanted)
                 found = found.drop_columns("topic").rename_columns(schema.names).cast(schema)
                 yield from found.combine_chunks().to_batches()

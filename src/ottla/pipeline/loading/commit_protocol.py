@@ -245,7 +245,7 @@ def create_tables(tables: Tables, mapping: RowMapping) -> None:
     have = tables.table.spec()
     if have.partition_by != spec.partition_by:
         raise TableMismatch(
-            f"{tables.table.path} is partitioned by {', '.join(have.partition_by)}, "
+            f"{tables.table.store.url} is partitioned by {', '.join(have.partition_by)}, "
             f"not by {', '.join(spec.partition_by)}: a table stays as it was made; load into another one"
         )
     for own in mapping.own_columns:
@@ -254,5 +254,5 @@ def create_tables(tables: Tables, mapping: RowMapping) -> None:
             tables.table.add_columns(pa.schema([own]))
         elif have.schema.field(at).type != own.type:
             raise TableMismatch(
-                f"{tables.table.path}: column {own.name} is {have.schema.field(at).type}, not {own.type}"
+                f"{tables.table.store.url}: column {own.name} is {have.schema.field(at).type}, not {own.type}"
             )

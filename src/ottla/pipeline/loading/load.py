@@ -27,7 +27,6 @@ from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import Lake, table_name
 from ottla.pipeline.lake.lake_table import TableReader, register_topic, topics_of
-from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import (
@@ -222,7 +221,7 @@ def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -
     def replay_topic(topic: str, offset_client: OffsetClient) -> TopicLoad:
         tables = spec.tables(topic)
         if not (tables.table.exists() and tables.quarantine.exists()):
-            raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
+            raise CannotLoad(f"topic {topic} was never loaded into {tables.table.store.url}")
         complete_intent(tables.table, tables.quarantine, progress.warn)
         state = topic_state(offset_client, topic)
         named = _with_names(spec, topic, state, tables)
@@ -299,7 +298,7 @@ def _load_topic(
     register_topic(tables.table, topic, state.topic_id)
     _keep_names(tables, topic, spec.mapping.value)
     complete_intent(tables.table, tables.quarantine, progress.warn)
-    with lease(tables.table.path, f"load-{topic}") as mine:
+    with tables.table.store.lease(f"load-{topic}") as mine:
         loader = _topic_loader(spec, topic, state, tables, task_host, progress, stem=mine.id)
         done = TopicLoad(topic, tables.table.name)
         first = resolve_offsets(offset_client, topic, spec.start, state)

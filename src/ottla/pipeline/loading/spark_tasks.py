@@ -1,24 +1,22 @@
 """Runs write tasks on Spark, one per part of the offsets, and reports their progress to the driver.
 
-Spark reports nothing before a task ends. Tasks and driver share the lake's directory, so each task writes the number of
-records that it has read to a small file there.
+Spark reports nothing before a task ends. Tasks and driver share the lake, so each task writes the number of
+records that it has read to a small object there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ottla.core.clock import SystemClock
 from ottla.core.runtime import new_uuid
-from ottla.pipeline.lake.lease import PRIVATE
+from ottla.pipeline.lake.lake_store import PRIVATE, LakeStore
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, as_json, from_json, write_ranges
 from ottla.pipeline.offset_range import OffsetRange
@@ -26,41 +24,64 @@ from ottla.pipeline.offset_range import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_INTERVAL_S = 0.5
-
 
 def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _: None) -> TaskRunner:
     """Return a `TaskRunner` that gives each part to a task of its own."""
 
     def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
         todo = [list(part) for part in parts]
-        board = job.rows.root / PRIVATE / f"progress-{new_uuid().hex[:12]}"
-        board.mkdir(parents=True, exist_ok=True)
+        board = ProgressBoard(job.rows.store, f"{PRIVATE}progress-{new_uuid().hex[:12]}/")
 
         def tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             pa.set_cpu_count(1)  # Spark already runs one task per core
             for batch in batches:
                 for index in batch.column(0).to_pylist():
-                    done = as_json(
-                        write_ranges(job, todo[index], ProgressFile(board / f"{index}-{new_uuid().hex[:8]}"))
-                    )
+                    done = as_json(write_ranges(job, todo[index], TaskProgress(board, f"{index}-{new_uuid().hex[:8]}")))
                     yield pa.record_batch({"part": pa.array([index]), "staged": pa.array([done], pa.string())})
 
         try:
             with report_progress(board, progress):
                 rows = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "part long, staged string").collect()
         finally:
-            shutil.rmtree(board, ignore_errors=True)
+            board.clear()
         return [from_json(row.staged) for row in sorted(rows, key=lambda row: int(row.part))]
 
     return task_runner
 
 
-@dataclass(slots=True)
-class ProgressFile:
-    """Writes how many records a task has read to a file, at most once per interval."""
+@dataclass(frozen=True, slots=True)
+class ProgressBoard:
+    """A place in a store where the tasks of one run write how many records they have read."""
 
-    path: Path
+    store: LakeStore
+    prefix: str
+
+    @property
+    def interval_s(self) -> float:
+        """How often notes are written and read: an object store charges for each."""
+        return 5.0 if self.store.is_remote else 0.5
+
+    def records(self) -> int:
+        """Return the records that all tasks have read."""
+        records = 0
+        with contextlib.suppress(OSError):
+            for note in self.store.objects(self.prefix):
+                with contextlib.suppress(OSError, ValueError):  # the task may be writing it now
+                    records += int(self.store.get(note.key))
+        return records
+
+    def clear(self) -> None:
+        """Delete the notes, as far as that is possible."""
+        with contextlib.suppress(OSError):
+            self.store.delete_below(self.prefix)
+
+
+@dataclass(slots=True)
+class TaskProgress:
+    """Writes how many records a task has read, at most once per interval."""
+
+    board: ProgressBoard
+    name: str
     records: int = 0
     _next_at: float = 0.0
     _clock: SystemClock = field(default_factory=SystemClock)
@@ -69,21 +90,21 @@ class ProgressFile:
         """Add to the records that were read."""
         self.records += records
         if self._clock.monotonic() >= self._next_at:
-            self._next_at = self._clock.monotonic() + _INTERVAL_S
-            with contextlib.suppress(OSError):  # the driver may have removed the directory: progress is not essential
-                self.path.write_text(str(self.records))
+            self._next_at = self._clock.monotonic() + self.board.interval_s
+            with contextlib.suppress(OSError):  # progress is not essential
+                self.board.store.note(self.board.prefix + self.name, str(self.records))
 
 
 @contextlib.contextmanager
-def report_progress(board: Path, progress: Callable[[int], None]) -> Iterator[None]:
-    """Report the records that the tasks have read while they run, from their progress files."""
+def report_progress(board: ProgressBoard, progress: Callable[[int], None]) -> Iterator[None]:
+    """Report the records that the tasks have read while they run, from their notes."""
     over = threading.Event()
 
     def poll() -> None:
         reported_so_far = 0
-        while not over.wait(_INTERVAL_S):
-            records = _records_read(board)
-            if records > reported_so_far:  # a retried task begins at 0 in a file of its own
+        while not over.wait(board.interval_s):
+            records = board.records()
+            if records > reported_so_far:  # a retried task begins at 0 in a note of its own
                 progress(records - reported_so_far)
                 reported_so_far = records
 
@@ -94,11 +115,3 @@ def report_progress(board: Path, progress: Callable[[int], None]) -> Iterator[No
     finally:
         over.set()
         thread.join()
-
-
-def _records_read(board: Path) -> int:
-    records = 0
-    for path in board.glob("*"):
-        with contextlib.suppress(OSError, ValueError):  # the task may be writing it now
-            records += int(path.read_text())
-    return records

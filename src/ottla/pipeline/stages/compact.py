@@ -7,7 +7,6 @@ from typing import Any
 
 from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake_table import CommitConflict, LakeTable
-from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.orphan_files import GRACE_MS, remove_orphans
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.loading.commit_protocol import Tables
@@ -32,7 +31,7 @@ def run(context: Context) -> StageResult:
 def maintain_table(context: Context, table: LakeTable, *, grace_ms: int = GRACE_MS) -> dict[str, Any]:
     """Maintain one table. Raises LeaseTaken if another process does."""
     job, now_ms = context.job, context.clock.wall_ms()
-    with lease(table.path, "compact") as mine:
+    with table.store.lease("compact") as mine:
         try:
             merged = asdict(compact(table, mine.id, file_bytes=job.compact_file_bytes))
         except CommitConflict:  # a backfill committed meanwhile: the next round merges what is there then
