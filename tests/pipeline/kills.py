@@ -1,4 +1,5 @@
-"""A load that runs all day, and what is killed with -9 under it: its driver, a Python worker of Spark, the broker.
+"""A load that runs all day, and what is killed with -9 under it: its driver, a Python worker of Spark, the broker, the
+server of its object store.
 
 The moments are drawn from a seed, as waits for a process that does not end by itself. Records come in all the time, one
 in nine of them no JSON. Nothing is checked while it runs; the check at the end reads the tables' files with DuckDB.
@@ -23,6 +24,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import descendants, until
+from tests.support.s3_servers import BUCKET, REGION, S3Server
 
 TOPIC, PARTITIONS = "events", 3
 VICTIMS = ("driver", "driver and its children", "worker", "broker")
@@ -42,6 +44,8 @@ class LoadRun:
     root: Path
     chance: random.Random
     options: tuple[str, ...] = ()
+    server: S3Server | None = None
+    """Where the lake is; None for a directory."""
     broker: OttlaProcess = field(init=False)
     load: subprocess.Popen[bytes] | None = None
     sent: int = 0
@@ -55,11 +59,31 @@ class LoadRun:
     def lake(self) -> Path:
         return self.root / "lake"
 
+    @property
+    def catalog(self) -> Path:
+        """The catalog of Iceberg tables in an object store."""
+        return self.root / "catalog.db"
+
     def command(self, *more: str) -> list[str]:
         program = str(Path(sys.executable).with_name("ottla"))
         where = ["--lake", str(self.lake), "--brokers", self.broker.bootstrap, "--master", "local[2,4]"]
+        if self.server is not None:
+            where = ["--job", str(self._job_file(self.server)), "--master", "local[2,4]"]
         where += ["--wait", "2m"]  # on a busy machine a killed broker is back after more than the default of 8 s
+        if self.server is not None:
+            return [program, "pipeline", "load", *where, "--quiet", "--format", "json", *more]
         return [program, "pipeline", "load", TOPIC, *where, "--quiet", "--format", "json", *self.options, *more]
+
+    def _job_file(self, server: S3Server) -> Path:
+        path = self.root / "job.toml"
+        path.write_text(
+            f'[brokers]\nbootstrap = "{self.broker.bootstrap}"\n'
+            f'[lake]\npath = "s3://{BUCKET}/lake"\nformat = "{self.options[-1]}"\nendpoint = "{server.endpoint}"\n'
+            f'region = "{REGION}"\ncatalog = "sqlite:///{self.catalog}"\n'
+            f'[spark]\nwork = "{self.root / "spark"}"\n'
+            f'[[load]]\ntopics = ["{TOPIC}"]\n'
+        )
+        return path
 
     def start_load(self) -> None:
         """One that goes on by itself, in rounds as short as it can."""
@@ -97,6 +121,10 @@ class LoadRun:
             case "worker":
                 found = workers_of(self.load.pid)
                 self._end([self.chance.choice(found)] if found else [])
+            case "store":
+                assert self.server is not None
+                self.server.kill()
+                self.server.start()
             case _:
                 self.broker.kill()
                 self.broker.start()

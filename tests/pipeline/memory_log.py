@@ -127,7 +127,11 @@ class Bench:
 
 def by_duckdb(table: LakeTable, what: str, where: str = "true") -> list[Any]:
     """Rows from the files alone; single columns as they are, several as tuples."""
-    paths: Sequence[str] = table.paths()
+    return by_duckdb_in(table.paths(), what, where)
+
+
+def by_duckdb_in(paths: Sequence[str], what: str, where: str = "true") -> list[Any]:
+    """Rows of these files of a table."""
     if not paths:
         return []
     options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"

@@ -11,18 +11,32 @@ from typer.testing import CliRunner
 from ottla.cli.options import parse_location
 from ottla.cli.pipeline_jobs import LoadOptions
 from ottla.pipeline.job_file.job import job_from, read_job
+from ottla.pipeline.lake.catalog import RestCatalog
 from ottla.pipeline.lake.local_store import LocalStore
+from ottla.pipeline.lake.object_store import ObjectStore
+from ottla.pipeline.lake.store_settings import StoreSettings
 from ottla.pipeline.lake.stores import store_at
 from ottla.pipeline.locations import UnsupportedLocation, local_path
 from tests.support.lakes import directory_of
 
-REMOTE = ["s3://bucket/lake", "s3a://bucket/lake", "gs://bucket/lake", "hdfs://host:8020/lake", "abfss://a@b/lake"]
+ELSEWHERE = ["s3a://bucket/lake", "gs://bucket/lake", "hdfs://host:8020/lake", "abfss://a@b/lake"]
 
 
-@pytest.mark.parametrize("location", [*REMOTE, "S3://bucket/lake", "s3:/bucket/lake", "file://host/lake"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        *ELSEWHERE,
+        "GS://bucket/lake",
+        "s3:/bucket/lake",
+        "file://host/lake",
+        "s3://bucket",
+        "s3://key:secret@bucket/lake",
+    ],
+)
 def test_another_scheme_is_refused(location: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedLocation, match="local"):
+    with pytest.raises(UnsupportedLocation, match="local") as refused:
         local_path(location)
+    assert "secret" not in str(refused.value)
     with pytest.raises(typer.BadParameter):
         parse_location(location)
     if not location.startswith("file:"):  # a Path has merged the slashes before the host
@@ -33,7 +47,7 @@ def test_another_scheme_is_refused(location: str, tmp_path: Path) -> None:
     assert [(fault.line, fault.text[:6]) for fault in found.faults] == [(2, "path: ")]
 
 
-@pytest.mark.parametrize("location", REMOTE)
+@pytest.mark.parametrize("location", ELSEWHERE)
 def test_no_directory_is_named_after_a_scheme(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.cli.pipeline import app
 
@@ -56,6 +70,26 @@ def test_file_uris_are_paths_in_a_job_file_and_on_the_command_line(
     for given in (f"file://localhost{lake}", "a lake"):
         assert directory_of(LoadOptions(["orders"], lake=given, brokers="127.0.0.1:1").job().lake) == lake
     assert store_at(Path(f"file://{tmp_path}/lake")) == LocalStore(tmp_path / "lake")
+
+
+def test_a_bucket_is_a_lake_with_the_settings_of_the_job_file(tmp_path: Path) -> None:
+    text = '[lake]\npath = "s3://bucket/a/lake/"\nendpoint = "http://localhost:9000"\nprofile = "test"\nregion = "x"\n'
+    job, _ = read_job(text, directory=tmp_path, now_ms=0)
+    assert job is not None
+    assert job.lake.store == ObjectStore("s3://bucket/a/lake", StoreSettings("http://localhost:9000", "x", "test"))
+    assert LoadOptions(["orders"], lake="s3://b/l", brokers="127.0.0.1:1").job().lake.store.url == "s3://b/l"
+    assert job.spark_work.name == "lake"
+
+
+def test_iceberg_in_a_bucket_needs_a_catalog(tmp_path: Path) -> None:
+    text = '[lake]\npath = "s3://bucket/lake"\nformat = "iceberg"\n'
+    for more, expected in (("", "need a catalog"), ('catalog = "thrift://host"\n', "thrift is not supported")):
+        job, found = read_job(text + more, directory=tmp_path, now_ms=0)
+        assert job is None
+        assert [expected in fault.text for fault in found.faults] == [True]
+    job, _ = read_job(text + 'catalog = "https://host/api"\nvended = true\n', directory=tmp_path, now_ms=0)
+    assert job is not None
+    assert job.lake.catalog == RestCatalog("https://host/api", gives_credentials=True)
 
 
 def test_a_tables_name_is_no_location(tmp_path: Path) -> None:

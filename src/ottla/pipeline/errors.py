@@ -13,7 +13,7 @@ from ottla.pipeline.connector.offset_client import NoSuchTopic
 from ottla.pipeline.connector.range_reader import DataLoss, TopicRecreated
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.java import JavaNotFound
-from ottla.pipeline.lake.lake_store import LeaseTaken
+from ottla.pipeline.lake.lake_store import LeaseTaken, StoreError
 from ottla.pipeline.lake.lake_table import CommitConflict, InconsistentTopicId, TableMismatch
 from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
@@ -99,4 +99,4 @@ def is_retriable(error: BaseException) -> bool:
     """Return whether the same may work in the next round of a job that runs all day."""
     if isinstance(error, KafkaError):
         return error.retriable
-    return isinstance(error, CannotConnect | LeaseTaken | CommitConflict | RegistryFailed | NoSuchTopic)
+    return isinstance(error, CannotConnect | StoreError | LeaseTaken | CommitConflict | RegistryFailed | NoSuchTopic)

@@ -19,11 +19,14 @@ from ottla.pipeline.job_file.reader import ReadResult, read, read_values
 from ottla.pipeline.job_file.report_section import AUDIT, REPORT
 from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.job_file.stream_section import STREAM, source_faults
+from ottla.pipeline.lake.catalog import NAMESPACE, InvalidCatalog, catalog_of
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.store_settings import StoreSettings
 from ottla.pipeline.lake.stores import store_at, work_beside
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.load import LoadSpec
+from ottla.pipeline.locations import UnsupportedLocation
 from ottla.pipeline.source import CLIENT_ID, Brokers
 
 _DAY_MS = 86_400_000
@@ -105,6 +108,34 @@ BROKERS = SectionSchema(
     ),
     check=_check_brokers,
 )
+
+
+def _check_lake(values: Values) -> Iterator[KeyProblem]:
+    """Report a lake that has no catalog where it needs one, and settings of another kind of lake."""
+    try:
+        _lake(values)
+    except InvalidCatalog as error:
+        yield "catalog", str(error)
+    except UnsupportedLocation as error:
+        yield "path", str(error)
+
+
+def _lake(values: Values) -> Lake:
+    settings = StoreSettings(values["endpoint"], values["region"], values["profile"])
+    store, table_format = store_at(values["path"], settings), TableFormat(values["format"])
+    if table_format is TableFormat.DELTA and values["catalog"] is None:
+        return Lake(store, table_format)
+    catalog = catalog_of(
+        values["catalog"],
+        store,
+        warehouse=values["warehouse"],
+        namespace=values["namespace"],
+        gives_credentials=values["vended"],
+        region=values["sign_for"],
+    )
+    return Lake(store, table_format, catalog)
+
+
 LAKE = SectionSchema(
     "lake",
     "Where the tables are.",
@@ -112,12 +143,48 @@ LAKE = SectionSchema(
         Key(
             "path",
             ValueType.LOCATION,
-            "A directory that every worker sees: a path or a file:// URI.",
+            "A directory that every worker sees, or a prefix of an object store: s3://bucket/lake.",
             example='"lake"',
             required=True,
         ),
+        Key(
+            "endpoint",
+            ValueType.TEXT,
+            "The URL of an S3-compatible server. Left out: AWS_ENDPOINT_URL, or AWS.",
+            example='"https://host:9000"',
+        ),
+        Key(
+            "region",
+            ValueType.TEXT,
+            "The region of the bucket. Left out: AWS_REGION, or the profile's.",
+            example='"eu-west-1"',
+        ),
+        Key(
+            "profile",
+            ValueType.TEXT,
+            "A profile of ~/.aws with the keys. Left out: the environment, or the machine.",
+            example='"lake"',
+        ),
+        Key(
+            "catalog",
+            ValueType.TEXT,
+            "The catalog of Iceberg tables: a REST catalog's or a database's URL. Left out: a local file.",
+            example='"https://host/iceberg"',
+        ),
+        Key("warehouse", ValueType.TEXT, "The catalog's warehouse.", example='"main"'),
+        Key("namespace", ValueType.TEXT, "The catalog's namespace for the tables.", NAMESPACE, example='"lake"'),
+        Key(
+            "vended", ValueType.FLAG, "Whether the REST catalog gives credentials for files.", False, example="true"
+        ),
+        Key(
+            "sign_for",
+            ValueType.TEXT,
+            "The AWS region for which requests to the catalog are signed, as Glue wants it.",
+            example='"eu-west-1"',
+        ),
         Key("format", ValueType.TEXT, "Of the tables.", "delta", choices=tuple(TableFormat), example='"delta"'),
     ),
+    check=_check_lake,
 )
 SPARK = SectionSchema(
     "spark",
@@ -191,7 +258,7 @@ def job_of(values: Mapping[str, Any]) -> PipelineJob:
     committed, wait_s = brokers["isolation"] == "read_committed", brokers["wait"] / 1000
     bootstrap, settings = _connection(brokers, reads_password=True)
     cluster = Brokers(bootstrap, _client(settings), read_committed=committed, wait_s=wait_s)
-    lake = Lake(store_at(values["lake"]["path"]), TableFormat(values["lake"]["format"]))
+    lake = _lake(values["lake"])
     return PipelineJob(
         brokers=cluster,
         lake=lake,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -254,7 +255,7 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
     Raises OSError or UnsupportedSchema over Avro's file.
     """
     return LoadSpec(
-        lake=Lake(lake.store, TableFormat(values["table_format"])) if values["table_format"] else lake,
+        lake=replace(lake, table_format=TableFormat(values["table_format"])) if values["table_format"] else lake,
         brokers=brokers,
         mapping=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
         topics=tuple(values["topics"] or ()),

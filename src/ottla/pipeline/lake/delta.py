@@ -18,7 +18,7 @@ import pyarrow as pa
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log_repair import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import partition_value_text, staged_files
-from ottla.pipeline.lake.lake_store import LakeStore, StoredObject
+from ottla.pipeline.lake.lake_store import LakeStore, StoredObject, StoreError
 from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
@@ -32,6 +32,7 @@ from ottla.pipeline.lake.lake_table import (
     held_after,
 )
 from ottla.pipeline.lake.parquet_files import footer_of
+from ottla.pipeline.lake.remote_frame import remote_frame
 from ottla.pipeline.lake.schema import END_US, canonical_schema, grown
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange
@@ -70,7 +71,8 @@ class DeltaLakeTable:
 
         check_format(self.store, TableFormat.DELTA)
         repair_log(self.store)
-        return bool(DeltaTable.is_deltatable(self.store.url, storage_options=self._options()))
+        with self.store.library_errors():
+            return bool(DeltaTable.is_deltatable(self.store.url, storage_options=self._options()))
 
     def create(self, spec: TableSpec) -> None:
         """Create an empty table, unless there is one."""
@@ -78,14 +80,16 @@ class DeltaLakeTable:
 
         if self.exists():
             return
-        DeltaTable.create(
-            self.store.url,
-            schema=Schema.from_arrow(spec.schema),
-            mode="ignore",  # another load may make it in this moment
-            partition_by=list(spec.partition_by),
-            configuration={},
-            storage_options=self._options(),
-        )
+        self.store.verify()
+        with self.store.library_errors():
+            DeltaTable.create(
+                self.store.url,
+                schema=Schema.from_arrow(spec.schema),
+                mode="ignore",  # another load may make it in this moment
+                partition_by=list(spec.partition_by),
+                configuration={},
+                storage_options=self._options(),
+            )
         sync_log(self.store)
 
     def spec(self) -> TableSpec:
@@ -191,6 +195,8 @@ class DeltaLakeTable:
         """Have Spark read the files; the columns the table is partitioned by come from the directories' names."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        if self.store.is_remote:
+            return remote_frame(spark, self, files)
         arrow = self.spec().schema
         schema = from_arrow_schema(arrow)
         paths = self.paths() if files is None else list(files)
@@ -209,10 +215,11 @@ class DeltaLakeTable:
         check_format(self.store, TableFormat.DELTA)
         repair_log(self.store)
         try:
-            table = DeltaTable(self.store.url, version=self._version, storage_options=self._options())
+            with self.store.library_errors():
+                table = DeltaTable(self.store.url, version=self._version, storage_options=self._options())
         except TableNotFoundError as error:
             raise TableMismatch(f"there is no Delta table at {self.store.url}") from error
-        except (DeltaError, ValueError) as error:
+        except (DeltaError, StoreError, ValueError) as error:
             if self._version is None:
                 raise
             raise TableMismatch(f"{self.store.url} has no version {self._version}, or no longer") from error
@@ -231,7 +238,8 @@ class DeltaLakeTable:
         assert self._version is None, "an older version is only read"
         for _ in commit_attempts(self.store.url):
             try:
-                attempt(self._open())
+                with self.store.library_errors():
+                    attempt(self._open())
             except CommitFailedError:
                 continue  # another writer committed that version: check everything against it
             sync_log(self.store)
@@ -248,6 +256,10 @@ class DeltaLakeTable:
         versions = {t.name: table.transaction_version(_transaction_id(t.name)) or 0 for t in change.transactions}
         files = {f.path for f in _files(table, self.store)} if change.remove or change.schema is not None else set()
         check_change(change, _positions(table, change.topic, partitions), versions, files)
+        if self.store.is_remote:  # a lease that was lost there does not keep files from being removed as orphans
+            for file in change.add:
+                if self.store.head(file.path) is None:
+                    raise FileNotFoundError(self.store.location(file.path))
 
     def _write(self, table: DeltaTable, change: Change) -> None:
         from deltalake import CommitProperties, Schema

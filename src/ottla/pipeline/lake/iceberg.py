@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ottla.pipeline.lake.catalog import Catalog, SqliteCatalog
+from ottla.pipeline.lake.catalog import IMPLEMENTATION, STORE, Catalog, catalog_of
 from ottla.pipeline.lake.file_writer import staged_files
 from ottla.pipeline.lake.lake_store import LakeStore, StoredObject
 from ottla.pipeline.lake.lake_table import (
@@ -34,6 +35,7 @@ from ottla.pipeline.lake.lake_table import (
     held_after,
 )
 from ottla.pipeline.lake.local_store import LocalStore
+from ottla.pipeline.lake.remote_frame import remote_frame
 from ottla.pipeline.lake.schema import canonical_schema, grown
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange
@@ -63,6 +65,8 @@ class IcebergLakeTable:
     """A `LakeTable`. It keeps nothing but the place: every call asks the catalog. With a version it is only read."""
 
     layout = LAYOUT
+    store: LakeStore
+    """Where the files are, with the credentials that the catalog gave when it was last asked."""
 
     def __init__(self, store: LakeStore, version: int | None = None, catalog: Catalog | None = None) -> None:
         self.store = store
@@ -77,7 +81,7 @@ class IcebergLakeTable:
 
     def exists(self) -> bool:
         """Return whether the catalog knows the table."""
-        check_format(self.store, TableFormat.ICEBERG)
+        self._check_format()
         if not self._of_catalog.exists():
             return False
         with self._catalog() as catalog:
@@ -91,7 +95,10 @@ class IcebergLakeTable:
 
         if self.exists():
             return
-        if (other := _foreign_metadata(self.store)) is not None:
+        gives_credentials = self._of_catalog.gives_credentials
+        if not gives_credentials:
+            self.store.verify()
+        if not gives_credentials and (other := _foreign_metadata(self.store)) is not None:
             raise TableMismatch(
                 f"{self.store.url} holds an Iceberg table of another catalog ({other}). Load into another lake"
             )
@@ -214,24 +221,31 @@ class IcebergLakeTable:
         """Have Spark read the files, which hold all columns."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        if self.store.is_remote:
+            return remote_frame(spark, self, files)
         schema = from_arrow_schema(self.spec().schema)
         paths = self.paths() if files is None else list(files)
         if not paths:
             return spark.createDataFrame([], schema)
         return spark.read.schema(schema).parquet(*paths)
 
+    def _check_format(self) -> None:
+        """Raise TableMismatch if there is a Delta table; where a catalog gives the credentials, it has them alone."""
+        if not self._of_catalog.gives_credentials:
+            check_format(self.store, TableFormat.ICEBERG)
+
     @property
     def _identifier(self) -> tuple[str, ...]:
         return (*self._of_catalog.namespace, self.store.name)
 
     def _catalog(self) -> AbstractContextManager[OpenCatalog]:
-        return self._of_catalog.open({"py-io-impl": "ottla.pipeline.lake.iceberg_io.DurableIO"})
+        return self._of_catalog.open({"py-io-impl": IMPLEMENTATION, STORE: self.store})
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[Table]:
         from pyiceberg.exceptions import NoSuchTableError
 
-        check_format(self.store, TableFormat.ICEBERG)
+        self._check_format()
         if not self._of_catalog.exists():
             raise TableMismatch(f"there is no Iceberg table at {self.store.url}")
         with self._catalog() as catalog:
@@ -244,8 +258,14 @@ class IcebergLakeTable:
         """Load the table as it is now; again where commits of others removed the metadata that the catalog named."""
         for _ in range(_LOADS_MAX - 1):
             with contextlib.suppress(FileNotFoundError):
-                return catalog.load_table(self._identifier)
-        return catalog.load_table(self._identifier)
+                return self._loaded(catalog)
+        return self._loaded(catalog)
+
+    def _loaded(self, catalog: OpenCatalog) -> Table:
+        table = catalog.load_table(self._identifier)
+        if self._of_catalog.gives_credentials:
+            self.store = table.io.store.at(table.location())  # type: ignore[attr-defined]
+        return table
 
     def _snapshot(self, table: Table) -> Snapshot | None:
         if self._version is None:
@@ -393,9 +413,8 @@ def _foreign_metadata(store: LakeStore, table_uuid: str | None = None) -> str | 
 
 
 def catalog_beside(store: LakeStore) -> Catalog:
-    """Return the catalog of a table in a directory that names no other."""
-    assert isinstance(store, LocalStore), "a table on an object store has a catalog"
-    return SqliteCatalog(store.root.parent)
+    """Return the catalog of a table in a lake that names none. Raises InvalidCatalog for a table on an object store."""
+    return catalog_of(None, store.at(posixpath.dirname(store.url)))
 
 
 def _location(store: LakeStore) -> str:

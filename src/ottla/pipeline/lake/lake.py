@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ottla.pipeline.lake.catalog import Catalog
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.lake_store import LakeStore
@@ -21,15 +22,17 @@ class Lake:
 
     store: LakeStore
     table_format: TableFormat = TableFormat.DELTA
+    catalog: Catalog | None = None
+    """Of Iceberg tables; None: the file beside them."""
 
     def table(self, name: str) -> LakeTable:
         """Return a table by its name, whether it exists or not."""
-        return table_at(self.store.below(name), self.table_format)
+        return table_at(self.store.below(name), self.table_format, catalog=self.catalog)
 
     def existing_table(self, name: str) -> LakeTable:
         """Return a table in the format that it has, which may be another than the lake's."""
         formats = formats_at(self.store.below(name))
-        return (self if len(formats) != 1 else Lake(self.store, *formats)).table(name)
+        return (self if len(formats) != 1 else replace(self, table_format=formats.pop())).table(name)
 
     def table_names(self) -> list[str]:
         """Return the names of the tables there are, without the quarantines."""
@@ -46,9 +49,13 @@ class Lake:
         return self.table(name + _QUARANTINE)
 
 
-def table_at(store: LakeStore, table_format: TableFormat, version: int | None = None) -> LakeTable:
+def table_at(
+    store: LakeStore, table_format: TableFormat, version: int | None = None, *, catalog: Catalog | None = None
+) -> LakeTable:
     """Return the table whose files are in a store."""
-    return (DeltaLakeTable if table_format is TableFormat.DELTA else IcebergLakeTable)(store, version)
+    if table_format is TableFormat.DELTA:
+        return DeltaLakeTable(store, version)
+    return IcebergLakeTable(store, version, catalog)
 
 
 def table_name(topic: str) -> str:

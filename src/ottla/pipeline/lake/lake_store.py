@@ -4,7 +4,10 @@ Everything above this port names files by keys relative to a store and knows no 
 
 - `put` and `output` make an object visible as a whole, when it is durable, or not at all; `LocalStore` makes the names
   of written files durable with `sync_names`, many at once.
-- `put_if_absent` and `put_if_unchanged` are one atomic step of the store, not a look and a write.
+- `put_if_absent` is one atomic step of the store, not a look and a write, and `verify` tries that. The bytes that are
+  there already count as written: an answer may have been lost.
+- `put_if_unchanged` refuses a change that it sees. Servers were found on which two at once may both succeed, so only
+  leases use it, and no commit depends on those.
 - `list` shows every object whose `put` has returned. An answer may be lost: a call that raised may have happened.
 
 A store is a value: it is pickled and sent to the tasks of a load. One suite holds all of them
@@ -24,6 +27,10 @@ PRIVATE = "_ottla/"
 
 class StoreError(OSError):
     """A store refused a call, or did not answer: it may have happened. The text contains no credentials."""
+
+
+class UnsafeStore(OSError):
+    """A place does not keep what its port promises: tables in it could lose commits."""
 
 
 class ObjectExists(StoreError):
@@ -165,6 +172,10 @@ class LakeStore(ObjectAccess, Protocol):
         """Return the key of an absolute location, path or URL; None for one elsewhere."""
         ...
 
+    def verify(self) -> None:
+        """Raise UnsafeStore if this place does not keep what its port promises; called before a table is made."""
+        ...
+
     def sync_names(self, keys: Iterable[str]) -> None:
         """Make the names of files durable that `output` has closed, and the deletion of others."""
         ...
@@ -179,6 +190,10 @@ class LakeStore(ObjectAccess, Protocol):
 
     def library_options(self) -> Mapping[str, str]:
         """Return the settings with which `deltalake` opens this place itself. They may contain credentials."""
+        ...
+
+    def library_errors(self) -> AbstractContextManager[None]:
+        """Translate the errors of a library that opened this place itself to StoreError, without credentials."""
         ...
 
     def lease(self, work: str) -> AbstractContextManager[Lease]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,9 @@ class LocalStore:
         """Create the file."""
         return _LocalOutput(key, self._ready(key))
 
+    def verify(self) -> None:
+        """Do nothing: a file system links and renames atomically."""
+
     def sync_names(self, keys: Iterable[str]) -> None:
         """Sync the directories of the files and every one above, up to and with this one's parent."""
         wanted = {self.root, self.root.parent}
@@ -175,6 +179,10 @@ class LocalStore:
     def library_options(self) -> Mapping[str, str]:
         """Return nothing: a path is enough."""
         return {}
+
+    def library_errors(self) -> AbstractContextManager[None]:
+        """Leave them as they are."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def lease(self, work: str) -> Iterator[Lease]:

@@ -21,7 +21,7 @@ from ottla.pipeline.lake.schema import canonical, conform
 def open_parquet(store: LakeStore, key: str) -> Iterator[pq.ParquetFile]:
     """Open a file and close it."""
     with store.input(key) as source:
-        yield pq.ParquetFile(source)
+        yield pq.ParquetFile(source, pre_buffer=store.is_remote)
 
 
 def footer_of(store: LakeStore, key: str) -> Any:
