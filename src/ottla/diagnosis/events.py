@@ -65,8 +65,6 @@ async def read_events(
     return ReadEvents(events, skews, unread)
 
 
-
-
 async def _from_topic(cluster: Cluster, since_ms: int) -> list[SeenEvent]:
     info = await cluster.topic(EVENTS_TOPIC, fresh=True)
     partitions = [TopicPartition(EVENTS_TOPIC, p.partition) for p in info.partitions if p.leader_id >= 0]

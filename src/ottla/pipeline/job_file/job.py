@@ -173,9 +173,7 @@ LAKE = SectionSchema(
         ),
         Key("warehouse", ValueType.TEXT, "The catalog's warehouse.", example='"main"'),
         Key("namespace", ValueType.TEXT, "The catalog's namespace for the tables.", NAMESPACE, example='"lake"'),
-        Key(
-            "vended", ValueType.FLAG, "Whether the REST catalog gives credentials for files.", False, example="true"
-        ),
+        Key("vended", ValueType.FLAG, "Whether the REST catalog gives credentials for files.", False, example="true"),
         Key(
             "sign_for",
             ValueType.TEXT,
