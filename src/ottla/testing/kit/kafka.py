@@ -7,6 +7,7 @@ to the test. They run on a loop in a thread (thread.py), which each method here 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -105,11 +106,17 @@ class Kafka:
 
     def stop(self) -> None:
         """Stop the brokers and give back all they hold; files in memory are gone. A second call has no effect."""
+        if self._thread is None:
+            return
+        self._stop()
+        if gc.isenabled():
+            gc.collect(1)  # brokers are cycles: old ones would make collections of all objects of the process
+
+    def _stop(self) -> None:
         thread, self._thread = self._thread, None
         cluster, self._cluster = self._cluster, None
         store, self._store = self._store, None
-        if thread is None:
-            return
+        assert thread is not None
         try:
             if thread.is_usable:
                 thread.call(self._close(cluster, store))

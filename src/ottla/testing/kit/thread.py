@@ -79,7 +79,7 @@ class LoopThread:
     def stop(self) -> None:
         """End the tasks that are left, the loop and the thread."""
         _running.discard(self)
-        self.at_exit = None
+        self.at_exit, self.more_sockets = None, list
         if not self.is_usable:
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
