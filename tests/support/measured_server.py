@@ -104,7 +104,7 @@ def held(broker: Any) -> dict[str, int]:
         "requests": len(driver._tasks),
         "delayed responses": sum(not each.is_completed for _, _, each in services.delayed_operations._heap),
         "tasks": len(asyncio.all_tasks()),
-        "handshakes": listeners._handshakes.unfinished,
+        "handshakes": listeners.unfinished_handshakes,
         "ends of sessions": 0 if services.sign_ins is None else len(services.sign_ins._expiries),
         "addresses": len(listeners.limits._per_host),
     }

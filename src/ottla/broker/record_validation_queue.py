@@ -9,8 +9,8 @@ there is no wait: what the executor returns is a batch, and everything else is c
 things are compared with what they were when the batch arrived: the leader epoch, and the topic's settings. If the
 settings have changed, the batch is validated again.
 
-What decompresses to many times its size is validated by one thread of its own, one batch after the other: a client that
-sends such batches leaves the threads, and a processor, to others.
+What decompresses to many times its size is validated by one thread of its own, one batch of each partition in turn: a
+client that sends such batches leaves the threads, and a processor, to others.
 
 Small uncompressed batches do not pass through here: the log validates them in place (`storage/validation/`).
 Comes between steps 4 and 5 on the path of a batch (ARCHITECTURE.md).
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final, Protocol
 
 from ottla.core.clock import Clock
@@ -147,6 +147,8 @@ class _QueuedBatch:
         if self._result is None:
             self._queue.submit(self)
             return
+        if self.is_bomb:
+            self._queue.begin_next_bomb()
         self.outcome, self._result, self._task = self._result, None, None
         self.records = _NO_RECORDS
         self._queue.advance(self.partition.topic_partition)
@@ -158,6 +160,8 @@ class RecordValidationQueue:
     def __init__(self, clock: Clock, executor: Executor, for_bombs: Executor) -> None:
         self._clock = clock
         self._executor, self._for_bombs = executor, for_bombs
+        self._bombs: OrderedDict[TopicPartition, deque[_QueuedBatch]] = OrderedDict()  # the next one's turn first
+        self._validates_bomb = False
         self._closed = False
         self._has_heavy = False  # a batch has come that is validated in a thread
         self._queues: dict[TopicPartition, deque[_QueuedBatch]] = {}
@@ -218,8 +222,23 @@ class RecordValidationQueue:
 
     def submit(self, batch: _QueuedBatch) -> None:
         """Have a batch validated in a thread."""
-        if not self._closed:
-            (self._for_bombs if batch.is_bomb else self._executor).submit(batch)
+        if self._closed:
+            return
+        if not batch.is_bomb:
+            self._executor.submit(batch)
+            return
+        self._bombs.setdefault(batch.partition.topic_partition, deque()).append(batch)
+        if not self._validates_bomb:
+            self.begin_next_bomb()
+
+    def begin_next_bomb(self) -> None:
+        """Begin with the bomb whose turn it is, if there is one; others of its partition come after those of others."""
+        self._validates_bomb = bool(self._bombs) and not self._closed
+        if self._validates_bomb:
+            topic_partition, waiting = self._bombs.popitem(last=False)
+            self._for_bombs.submit(waiting.popleft())
+            if waiting:
+                self._bombs[topic_partition] = waiting
 
     async def close(self) -> None:
         """Stop the executors; batches that still wait are neither appended nor answered."""

@@ -70,8 +70,8 @@ class Listeners:
         self._events = events
         self._malformed = MalformedRequestLog(events)
         self._shared = ReceiveBuffer()
-        self._handshakes = Handshakes(now)
-        self._disk: Executor | None = None  # with the first listener that uses TLS
+        self._disk: Executor | None = None  # with the first listener that uses TLS, as what follows
+        self._handshakes: Handshakes | None = None
         self._ciphertext = memoryview(b"")
 
     async def bind(
@@ -125,6 +125,8 @@ class Listeners:
         await asyncio.sleep(0)  # let the loop call connection_lost
         if self._disk is not None:
             self._disk.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._malformed.close(self._now())
 
     def _connection(self, listener: str, protocol: SecurityProtocol) -> ServerConnection:
@@ -151,19 +153,19 @@ class Listeners:
         """Return what makes the protocol of each accepted socket."""
         if tls is None:
             return lambda: self._connection(listener, protocol)
-        if self._disk is None:
-            self._disk = make_executor(
-                "reads for TLS", asyncio.get_running_loop().call_soon_threadsafe, threads=_DISK_THREADS
-            )
+        if self._disk is None or self._handshakes is None:
+            post = asyncio.get_running_loop().call_soon_threadsafe
+            self._disk = make_executor("reads for TLS", post, threads=_DISK_THREADS)
+            self._handshakes = Handshakes(self._now, make_executor("TLS handshakes", post))
             self._ciphertext = memoryview(bytearray(CIPHERTEXT_BYTES))
-        disk = self._disk
+        disk, handshakes = self._disk, self._handshakes
 
         def stream() -> TlsStream:
             connection = self._connection(listener, protocol)
             return TlsStream(
                 connection,
                 tls,
-                self._handshakes,
+                handshakes,
                 self._ciphertext,
                 disk,
                 on_secured=partial(_handshake_finished, connection, tls),
@@ -189,6 +191,11 @@ class Listeners:
         if connection in self.connections:
             del self.connections[connection]
             self.limits.close(connection.listener, connection.host)
+
+    @property
+    def unfinished_handshakes(self) -> int:
+        """Return how many TLS handshakes have begun and are not finished."""
+        return 0 if self._handshakes is None else self._handshakes.unfinished
 
     def close_excess(self) -> None:
         """Close connections of clients that there are too many of: others are protected, or the limit was lowered."""

@@ -4,8 +4,9 @@ A stream is a protocol for the transport and a transport for the connection, whi
 when a socket is accepted, so that a client that does not finish its handshake counts as a connection. What arrives is
 copied at once into OpenSSL's memory: all streams of a loop share the buffer that it arrives in.
 
-`Handshakes` runs the steps of all handshakes: one in a turn of the loop, since one takes as long as many requests, and
-after some milliseconds of them none for as long. Before a client's first bytes nothing of OpenSSL is allocated for it.
+`Handshakes` has a thread run the steps of all handshakes, one after the other: one takes as long as many requests, and
+OpenSSL runs it without the interpreter's lock. After some milliseconds of steps there are none for as long. Before a
+client's first bytes nothing of OpenSSL is allocated for it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HELLO_BYTES: Final = 4096
 """Received at a time during a handshake; the rest waits in the kernel."""
 
 SLICE_SECONDS: Final = 0.002
-"""Handshakes take so much of the loop's time, a step in each turn, and then leave it to others for as long."""
+"""Handshakes take so much time of their thread, and then leave the processor to others for as long."""
 
 UNFINISHED_MAX = 512
 """Handshakes that have begun and are not finished. Another one ends the oldest of them."""
@@ -67,22 +68,47 @@ class TlsClient(NamedTuple):
     cipher: str
 
 
+class _Step:
+    """A step of a handshake, for the thread."""
+
+    __slots__ = ("_handshakes", "_stream")
+
+    def __init__(self, handshakes: Handshakes, stream: TlsStream) -> None:
+        self._handshakes = handshakes
+        self._stream: TlsStream | None = stream
+
+    def run(self) -> None:
+        """Run it, off the loop."""
+        assert self._stream is not None
+        self._stream.step()
+
+    def finished(self) -> None:
+        """Go on, on the loop. The thread keeps its last job: it must not keep the stream with it."""
+        stream, self._stream = self._stream, None
+        assert stream is not None
+        self._handshakes.step_finished(stream)
+
+
 class Handshakes:
     """Runs the handshakes of all listeners of a broker, bounded in time and number."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float], executor: Executor) -> None:
+        self._now, self._executor = now, executor
         self._first: deque[TlsStream] = deque()  # whose client has sent its first bytes
         self._next: deque[TlsStream] = deque()  # that have begun: they come first, and release memory
         self._begun: dict[TlsStream, None] = {}  # and are not finished, the oldest first
-        self._is_scheduled = False
+        self._is_scheduled = False  # a step is in the thread, or the pause after others
         self._spent_s = 0.0  # on steps, less the time without any since
-        self._ended_s = now()  # the last step
+        self._began_s = self._ended_s = now()  # the last step
 
     @property
     def unfinished(self) -> int:
         """Return how many have begun and are not finished."""
         return len(self._begun)
+
+    def close(self) -> None:
+        """End the thread: blocks until its step is done."""
+        self._executor.close()
 
     def add(self, stream: TlsStream) -> None:
         """Run the next step of a handshake soon."""
@@ -91,50 +117,54 @@ class Handshakes:
         else:
             self._first.append(stream)
         if not self._is_scheduled:
-            self._is_scheduled = True
             self._schedule()
 
     def end(self, stream: TlsStream) -> None:
         """Forget a handshake that is finished or has failed."""
         self._begun.pop(stream, None)
 
-    def _run(self) -> None:
-        """Run one step; the next is for another turn of the loop, in which requests that have arrived come first."""
-        began_s = self._now()
-        self._spent_s = max(self._spent_s - (began_s - self._ended_s), 0.0)
-        if self._next:
-            stream = self._next.popleft()
+    def _schedule(self) -> None:
+        """Begin the next step, or wait if those before it took their time."""
+        self._is_scheduled = True
+        left_s = self._spent_s - (self._now() - self._ended_s)
+        if left_s < SLICE_SECONDS:
+            self._begin()
         else:
-            stream = self._first.popleft()
-            self._begun[stream] = None
-        if not self._step(stream):
+            asyncio.get_running_loop().call_later(left_s, self._begin)
+
+    def _begin(self) -> None:
+        self._began_s = self._now()
+        self._spent_s = max(self._spent_s - (self._began_s - self._ended_s), 0.0)
+        while self._next or self._first:
+            if self._next:
+                stream = self._next.popleft()
+            else:
+                stream = self._first.popleft()
+                self._begun[stream] = None
+            if stream.begin_step():
+                self._executor.submit(_Step(self, stream))
+                return
+            self._begun.pop(stream, None)
+        self._is_scheduled = False
+
+    def step_finished(self, stream: TlsStream) -> None:
+        """Go on after a step."""
+        if not stream.end_step():
             self._begun.pop(stream, None)
         if len(self._begun) > UNFINISHED_MAX:
             oldest = next(iter(self._begun))
             del self._begun[oldest]
             oldest.refuse("handshakes", f"more than {UNFINISHED_MAX} TLS handshakes have begun and are not finished")
         self._ended_s = self._now()
-        self._spent_s += self._ended_s - began_s
-        self._is_scheduled = bool(self._next or self._first)
-        if self._is_scheduled:
+        self._spent_s += self._ended_s - self._began_s
+        if self._next or self._first:
             self._schedule()
-
-    def _schedule(self) -> None:
-        loop, spent_s = asyncio.get_running_loop(), self._spent_s - (self._now() - self._ended_s)
-        if spent_s < SLICE_SECONDS:
-            loop.call_soon(self._run)
         else:
-            loop.call_later(spent_s, self._run)
+            self._is_scheduled = False
 
-    @staticmethod
-    def _step(stream: TlsStream) -> bool:
-        """Run a step; one that fails unexpectedly ends its own handshake and no other."""
-        try:
-            return stream.shake()
-        except Exception:
-            log.exception("unexpected error in a TLS handshake")
-            stream.abort()
-            return False
+
+_UNEXPECTED: Final = ("", "")
+"""In place of a refusal: the step failed for a reason that is logged."""
 
 
 class TlsStream(asyncio.BufferedProtocol):
@@ -163,6 +193,9 @@ class TlsStream(asyncio.BufferedProtocol):
         self._tls: Any = None  # an SSLObject, since the client's first bytes; its stub has no reading into a buffer
         self._transport: asyncio.Transport | None = None
         self._is_secured = self._is_paused = self._is_closing = self._is_shaking = False
+        self._is_stepping = False  # OpenSSL works for this stream in the thread
+        self._wants_more = False  # after a step: the client's answer
+        self._refusal: tuple[str, str] | None = None
 
     # ---- For the socket's transport
 
@@ -194,6 +227,7 @@ class TlsStream(asyncio.BufferedProtocol):
         if self._tls is None and not self._incoming.pending and received[:1] != TLS_HANDSHAKE[:1]:
             self.refuse(NO_TLS, "")
             return
+        assert not self._is_stepping, "reading is paused: OpenSSL may be reading here in the thread"
         self._incoming.write(received)
         assert self._transport is not None
         if not self._is_shaking:  # until the step is done, more waits in the kernel
@@ -217,26 +251,56 @@ class TlsStream(asyncio.BufferedProtocol):
 
     # ---- The handshake
 
-    def shake(self) -> bool:
-        """Run a step of the handshake; returns whether it is still unfinished."""
-        self._is_shaking = False
+    def begin_step(self) -> bool:
+        """Prepare a step of the handshake, on the loop; returns whether there is one to run."""
         if self._is_closing:
             return False
-        assert self._transport is not None
-        terms = self._listener_tls.terms
+        if self._tls is None:
+            try:
+                context = self._listener_tls.terms.context
+                self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            except (ssl.SSLError, ValueError) as error:
+                self.refuse(*_described(error))
+                return False
+        self._is_stepping = True
+        return True
+
+    def step(self) -> None:
+        """Run a step, in a thread. Until `end_step` nothing else touches what OpenSSL has of this stream."""
+        tls = self._tls
+        if tls is None:  # the connection is lost
+            return
+        self._wants_more, self._refusal = False, None
         try:
-            if self._tls is None:
-                self._tls = terms.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-            self._tls.do_handshake()
+            tls.do_handshake()
         except ssl.SSLWantReadError:
-            self.flush()
-            self._transport.resume_reading()
-            return True
+            self._wants_more = True
         except (ssl.SSLError, ValueError) as error:
-            self.refuse(*_described(error))
+            self._refusal = _described(error)
+        except Exception:
+            log.exception("unexpected error in a TLS handshake")
+            self._refusal = _UNEXPECTED
+
+    def end_step(self) -> bool:
+        """Go on after a step, on the loop; returns whether the handshake is still unfinished."""
+        self._is_shaking = self._is_stepping = False
+        if self._is_closing or self._tls is None or self._transport is None:
+            return False
+        if self._refusal is _UNEXPECTED:
+            self.abort()
+            return False
+        if self._refusal is not None:
+            self.refuse(*self._refusal)
             return False
         self.flush()
-        self._finish(self._tls, terms)
+        if self._wants_more:
+            self._transport.resume_reading()
+            return True
+        try:
+            self._finish(self._tls, self._listener_tls.terms)
+        except Exception:
+            log.exception("unexpected error after a TLS handshake")
+            self.abort()
         return False
 
     def _finish(self, tls: ssl.SSLObject, terms: TlsTerms) -> None:
@@ -302,6 +366,8 @@ class TlsStream(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Give the socket what is encrypted."""
+        if self._is_stepping:  # and writes there
+            return
         if self._outgoing.pending and self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._outgoing.read())
 

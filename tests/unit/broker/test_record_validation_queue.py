@@ -15,6 +15,7 @@ from ottla.broker import record_validation_queue
 from ottla.broker.handlers import produce
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.core.error_codes import ErrorCode
+from ottla.core.executors import BlockingJob
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split
 from ottla.records.record_reader import read_records
@@ -185,6 +186,49 @@ async def test_what_unpacks_to_many_times_its_size_has_a_thread_of_its_own(serve
     assert [len(values[0] or b"") for _, values in stored(replica(server, "compact"))] == [3 << 20, 900_000]
     assert (threads.submitted, thread_of_bombs.submitted) == (4, 2)
     assert validation.held_bytes == 0
+
+
+class AtOnce:
+    """An executor that runs jobs when they are submitted."""
+
+    def submit(self, job: BlockingJob) -> None:
+        job.run()
+        job.finished()
+
+    def close(self) -> None:
+        pass
+
+
+class ByHand:
+    """An executor whose jobs a test runs."""
+
+    def __init__(self) -> None:
+        self.jobs: list[BlockingJob] = []
+
+    def submit(self, job: BlockingJob) -> None:
+        self.jobs.append(job)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.setup(topics={name: {"cleanup.policy": "compact"} for name in ("compact", "other")})
+async def test_many_bombs_of_a_partition_do_not_keep_another_partition_from_its_turn(server: BrokerHandlers) -> None:
+    validation, thread = server.services.record_validation, ByHand()
+    validation._executor, validation._for_bombs = AtOnce(), thread
+    bomb = batch([Written(bytes(3 << 20))], attributes=ZSTD, base_timestamp_ms=at(server))
+    answers = [sent(server, ("compact", bomb)) for _ in range(5)]
+    other = sent(server, ("other", bomb))
+    done = []
+    while thread.jobs:
+        (job,) = thread.jobs
+        thread.jobs.clear()
+        job.run()
+        job.finished()
+        done.append((replica(server, "compact").log.end_offset, replica(server, "other").log.end_offset))
+
+    assert done == [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (5, 1)]
+    assert [(await answered(answer))[0].base_offset for answer in (*answers, other)] == [0, 1, 2, 3, 4, 0]
 
 
 @pytest.mark.setup(

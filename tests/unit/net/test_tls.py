@@ -6,14 +6,13 @@ import gc
 import os
 import ssl
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.core.executors import BlockingJob, Executor
 from ottla.core.files import FileRegion, SystemFile
-from ottla.core.runtime import make_executor
 from ottla.core.security_protocols import SecurityProtocol
 from ottla.net import outbound, tls
 from ottla.net.config import NetConfig
@@ -175,7 +174,7 @@ async def test_a_silent_client_and_one_that_stops_in_its_handshake_are_closed_af
 ) -> None:
     silent, stopped = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     stopped[1].write(client_hello())
-    await until(lambda: listeners._handshakes.unfinished == 1)
+    await until(lambda: listeners.unfinished_handshakes == 1)
     clock.seconds = 0.9
     listeners._sweep()
     assert len(listeners.connections) == 2
@@ -185,7 +184,7 @@ async def test_a_silent_client_and_one_that_stops_in_its_handshake_are_closed_af
     assert await silent[0].read() == b""
     await stopped[0].read()
     await until(lambda: not listeners.connections)
-    assert listeners._handshakes.unfinished == 0
+    assert listeners.unfinished_handshakes == 0
     assert "its TLS handshake took too long" in caplog.text
     for _, writer in (silent, stopped):
         writer.close()
@@ -201,7 +200,7 @@ async def test_handshakes_that_are_not_finished_are_bounded_and_others_are_serve
         writer.write(hello)
     await until(lambda: len(listeners.connections) == 20)
 
-    assert listeners._handshakes.unfinished == 20
+    assert listeners.unfinished_handshakes == 20
     assert await ask(port, certificates.client_context()) == b"asked"
     for _, writer in flood:
         writer.close()
@@ -226,47 +225,103 @@ class Discarding(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def close(self) -> None:
+        pass
 
-class ClockOfSteps:
-    """A clock of a loop that has nothing to do but steps of handshakes, which take 1.5 ms each."""
+    def abort(self) -> None:
+        pass
+
+
+class StepsByHand:
+    """The thread of handshakes, and its clock: each step takes 1.5 ms."""
 
     def __init__(self) -> None:
-        self.handshakes: tls.Handshakes | None = None
-        self.paused_s = 0.0
+        self.seconds = 0.0
+        self.jobs: list[BlockingJob] = []
 
     def __call__(self) -> float:
-        return self.paused_s + (0.0015 * self.handshakes.unfinished if self.handshakes is not None else 0.0)
+        return self.seconds
+
+    def submit(self, job: BlockingJob) -> None:
+        self.jobs.append(job)
+
+    def close(self) -> None:
+        pass
+
+    def run(self) -> None:
+        (job,) = self.jobs
+        self.jobs.clear()
+        self.seconds += 0.0015
+        job.run()
+        job.finished()
 
 
-async def test_a_turn_of_the_loop_has_one_step_of_a_handshake_and_half_of_the_time_is_left_to_others(
+async def test_one_step_of_a_handshake_runs_at_a_time_and_half_of_the_time_is_left_to_others(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, pauses, loop = ClockOfSteps(), list[float](), asyncio.get_running_loop()
-    handshakes = clock.handshakes = tls.Handshakes(clock)
+    thread, pauses, loop = StepsByHand(), list[float](), asyncio.get_running_loop()
+    handshakes = tls.Handshakes(thread, thread)
 
     def call_later(delay: float, callback: Callable[[], None]) -> asyncio.Handle:
         pauses.append(delay)
-        clock.paused_s += delay
+        thread.seconds += delay
         return loop.call_soon(callback)
 
     monkeypatch.setattr(loop, "call_later", call_later)
-    hello, turns = client_hello(), [0]
-    terms = ListenerTls(load_tls(TlsConfig(keystore_location=str(certificates.store("broker.pem")))).terms)
-    buffer = memoryview(bytearray(1 << 16))
-    disk = make_executor("unused", asyncio.get_running_loop().call_soon_threadsafe)
     for _ in range(10):
-        stream = tls.TlsStream(
-            Received(), terms, handshakes, buffer, disk, on_secured=lambda _: None, on_refused=lambda *_: None
-        )
-        stream.connection_made(Discarding())
-        stream.get_buffer(-1)[: len(hello)] = hello
-        stream.buffer_updated(len(hello))
+        begin_handshake(certificates, handshakes, disk=thread)
     while handshakes.unfinished < 10:
-        await asyncio.sleep(0)
-        turns.append(handshakes.unfinished)
+        if thread.jobs:
+            thread.run()
+        else:
+            await asyncio.sleep(0)
 
-    assert max(later - earlier for earlier, later in pairwise(turns)) == 1
     assert pauses == [pytest.approx(0.003)] * 4
+
+
+def begin_handshake(certificates: Certificates, handshakes: tls.Handshakes, *, disk: Executor) -> tls.TlsStream:
+    """Have the first message of a client arrive."""
+    terms = ListenerTls(load_tls(TlsConfig(keystore_location=str(certificates.store("broker.pem")))).terms)
+    stream = tls.TlsStream(
+        Received(),
+        terms,
+        handshakes,
+        memoryview(bytearray(1 << 16)),
+        disk,
+        on_secured=lambda _: None,
+        on_refused=lambda *_: None,
+    )
+    hello = client_hello()
+    stream.connection_made(Discarding())
+    stream.get_buffer(-1)[: len(hello)] = hello
+    stream.buffer_updated(len(hello))
+    return stream
+
+
+@pytest.mark.parametrize("end", ["lost", "closed", "refused", "aborted"])
+async def test_what_ends_during_a_step_of_its_handshake_leaves_openssl_alone(
+    certificates: Certificates, end: str
+) -> None:
+    thread = StepsByHand()
+    handshakes = tls.Handshakes(thread, thread)
+    stream = begin_handshake(certificates, handshakes, disk=thread)
+    job = thread.jobs.pop()
+    with pytest.raises(AssertionError, match="reading is paused"):
+        stream.buffer_updated(1)
+    match end:
+        case "lost":
+            stream.connection_lost(None)
+        case "closed":
+            stream.close()
+        case "refused":
+            stream.refuse("handshakes", "too many")
+        case "aborted":
+            stream.abort()
+    job.run()
+    stream.flush()
+    job.finished()
+    assert handshakes.unfinished == 0
+    assert not thread.jobs
 
 
 async def test_nothing_is_allocated_for_a_client_that_has_sent_nothing(listeners: Listeners, port: int) -> None:
