@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.client.broker_metrics import OF_CLIENTS, BrokerPages, parse_page
-from ottla.console.pages.clients import instances_of, selected
+from ottla.console.pages.clients import instances_of, selected, throttled_of
 from ottla.testing import kafka
 from tests.support.console import browsing, options_for
 from tests.support.ottla_process import OttlaProcess
@@ -37,6 +37,16 @@ def test_values_are_gathered_by_client() -> None:
         ("a.latency", 2.5, False),
     ]
     assert [client.client_id for client in selected(found, "RDKAFKA")] == ["shop"]
+
+
+def test_clients_that_waited_for_quotas_are_listed_over_all_brokers() -> None:
+    page = parse_page(
+        'ottla_client_throttle_seconds_total{user="User:a",client_id="shop"} 2\n'
+        'ottla_client_throttle_seconds_total{user="User:a",client_id="idle"} 0\n',
+        OF_CLIENTS,
+    )
+    (waited,) = throttled_of(BrokerPages({1: page, 2: page}, {}))
+    assert (waited.client_id, waited.user, waited.seconds) == ("shop", "User:a", 4)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ REQUEST_SECONDS: Final = "ottla_request_seconds_sum"
 GROUP_LAG_SECONDS: Final = "ottla_group_lag_seconds_max"
 CLIENT_VALUE: Final = "ottla_client_metric"
 CLIENT_COUNTER: Final = "ottla_client_counter_total"
+CLIENT_THROTTLED: Final = "ottla_client_throttle_seconds_total"
 FAMILIES: Final = (
     MEMORY,
     PROCESSOR,
@@ -53,7 +54,7 @@ FAMILIES: Final = (
     REQUEST_SECONDS,
     GROUP_LAG_SECONDS,
 )
-OF_CLIENTS: Final = (CLIENT_VALUE, CLIENT_COUNTER)
+OF_CLIENTS: Final = (CLIENT_VALUE, CLIENT_COUNTER, CLIENT_THROTTLED)
 
 
 @dataclass(frozen=True, slots=True)

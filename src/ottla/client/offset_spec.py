@@ -33,6 +33,9 @@ end            the end of the partition as it was when the command began
                a time in milliseconds since 1970"""
 
 
+_LENGTH_MAX = 200  # Python refuses to convert some thousand digits
+
+
 class OffsetKind(Enum):
     """The meaning of the number of an `OffsetSpec`."""
 
@@ -67,6 +70,8 @@ def parse(text: str, *, now_ms: int) -> OffsetSpec:
     (OffsetSpec(kind=<OffsetKind.TIMESTAMP_MS: 'timestamp'>, number=6400000), <OffsetKind.BEFORE_END: 'before end'>)
     """
     word = text.strip()
+    if len(word) > _LENGTH_MAX:
+        raise InvalidOffsetSpec(f"{quoted(word)} is larger than any offset can be")
     match word.lower():
         case "start" | "beginning" | "earliest" | "oldest":
             return START

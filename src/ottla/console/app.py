@@ -73,6 +73,10 @@ class Console:
                 )
             except CannotConnect as error:
                 response = visit.page("error.html", status=503, title="Cannot connect", message=str(error))
+            except Exception:
+                log.exception("a page failed: %s %s", request.method, page.path)
+                why = "The console failed to make this page. Its log says why."
+                response = visit.page("error.html", status=500, title="Failed", message=why)
             if is_new or visit.session.token != token:
                 _set_cookie(response, visit.session, is_https=self.options.is_https)
             return response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment
 
@@ -15,6 +15,7 @@ from ottla.console.rendering import render
 from ottla.console.sessions import Session, Sessions
 from ottla.console.snapshot import Snapshot
 from ottla.console.workspace import Workspace
+from ottla.core.settings import LONG_MAX
 from ottla.http.web import FormData, HTMLResponse, RedirectResponse, Request, Response
 
 
@@ -24,6 +25,21 @@ class Refused(Exception):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.message, self.status = message, status
+
+
+INT_MAX: Final = (1 << 31) - 1
+
+
+def whole_number(text: str, most: int = LONG_MAX) -> int | None:
+    """Read a number of a request; None for anything else, and for a larger one.
+
+    >>> whole_number("12"), whole_number("12", most=11), whole_number("-1"), whole_number("9" * 5000)
+    (12, None, None, None)
+    """
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
+        return None
+    return int(digits) if int(digits) <= most else None
 
 
 @dataclass(slots=True)

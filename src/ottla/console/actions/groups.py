@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from ottla.client import groups, share_groups
 from ottla.client.group_lag import offsets_of
 from ottla.client.offset_spec import InvalidOffsetSpec, parse, resolve
@@ -62,7 +64,7 @@ async def reset(visit: Visit) -> Response:
     plan = Plan(
         f"Reset the offsets of {name}",
         visit.cli(*words),
-        f"/groups/{name}",
+        f"/groups/{quote(name, safe='')}",
         apply,
         ("Partition", "Committed now", "Then", "Change", "Lag then"),
         [row(tp) for tp in selected[:_ROWS_MAX]],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ottla.client.producer import Producer
 from ottla.console.decoding import decode
 from ottla.console.plans import Plan, carry_out
-from ottla.console.visit import Refused, Visit
+from ottla.console.visit import INT_MAX, Refused, Visit, whole_number
 from ottla.core.clock import SystemClock
 from ottla.http.web import Response
 from ottla.records.record_reader import Record
@@ -72,9 +72,9 @@ async def produce(visit: Visit) -> Response:
     value = None if visit.field("null_value") else _bytes(visit.field("value"))
     headers = _headers(visit.field("headers"))
     partition_text = visit.field("partition").strip()
-    if partition_text and not partition_text.isdecimal():
-        raise Refused(f"partition: {partition_text!r} is not a number")
-    partition = int(partition_text) if partition_text else None
+    partition = whole_number(partition_text, INT_MAX) if partition_text else None
+    if partition_text and partition is None:
+        raise Refused(f"partition: {partition_text!r} is not a number of one")
     cluster = await visit.cluster()
 
     async def apply() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.client import admin
 from ottla.client.admin import AlterConfigOp, NewTopic
 from ottla.console.plans import Plan, carry_out
-from ottla.console.visit import Refused, Visit
+from ottla.console.visit import INT_MAX, Refused, Visit, whole_number
 from ottla.core.quantities import in_unit_of
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 from ottla.http.web import Response
@@ -137,7 +137,7 @@ def whole(text: str, what: str) -> int:
     >>> whole("12", "partitions")
     12
     """
-    try:
-        return int(text)
-    except ValueError:
-        raise Refused(f"{what}: {text!r} is not a whole number") from None
+    number = whole_number(text, INT_MAX)
+    if number is None:
+        raise Refused(f"{what}: {text!r} is not a whole number")
+    return number

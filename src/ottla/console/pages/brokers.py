@@ -52,4 +52,4 @@ async def broker(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/", cluster_map), Page("/brokers/{broker:int}", broker))
+PAGES = (Page("/", cluster_map), Page("/brokers/{broker}", broker))

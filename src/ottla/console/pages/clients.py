@@ -1,11 +1,20 @@
-"""The clients that push their own metrics to brokers of Ottla (KIP-714): what each says of itself."""
+"""The clients of brokers of Ottla: what each pushes of its own metrics (KIP-714), and which had to wait for quotas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ottla.client.broker_metrics import CLIENT_VALUE, OF_CLIENTS, BrokerPages, Sample, listeners_of, read_pages
+from ottla.client.broker_metrics import (
+    CLIENT_COUNTER,
+    CLIENT_THROTTLED,
+    CLIENT_VALUE,
+    OF_CLIENTS,
+    BrokerPages,
+    Sample,
+    listeners_of,
+    read_pages,
+)
 from ottla.console.pages.page import Page
 from ottla.console.paging import page_number, page_of
 from ottla.console.visit import Visit
@@ -13,6 +22,7 @@ from ottla.http.web import Response
 
 _VALUES_MAX = 200
 """Values of one client that are shown."""
+_THROTTLED_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ def instances_of(pages: BrokerPages) -> list[ClientInstance]:
     """Return the clients of all pages, sorted by their ids."""
     found: dict[tuple[int, str], ClientInstance] = {}
     for broker, page in pages.pages.items():
-        for sample in (sample for name in OF_CLIENTS for sample in page.samples.get(name, ())):
+        for sample in (sample for name in (CLIENT_VALUE, CLIENT_COUNTER) for sample in page.samples.get(name, ())):
             labels = sample.labels
             instance_id = labels.get("client_instance_id", "")
             if (broker, instance_id) not in found:
@@ -60,6 +70,26 @@ def _value_of(sample: Sample) -> ClientValue:
     labels: Mapping[str, str] = sample.labels
     is_counter = sample.name != CLIENT_VALUE
     return ClientValue(labels.get("metric", ""), labels.get("attributes", ""), sample.value, is_counter)
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledClient:
+    """A client that had to wait for its quotas, and for how long since its brokers started."""
+
+    client_id: str
+    user: str
+    seconds: float
+
+
+def throttled_of(pages: BrokerPages) -> list[ThrottledClient]:
+    """Return the clients that had to wait on any broker, the longest first."""
+    sums: dict[tuple[str, str], float] = {}
+    for page in pages.pages.values():
+        for sample in page.samples.get(CLIENT_THROTTLED, ()):
+            key = sample.labels.get("client_id", ""), sample.labels.get("user", "")
+            sums[key] = sums.get(key, 0.0) + sample.value
+    found = [ThrottledClient(client_id, user, seconds) for (client_id, user), seconds in sums.items() if seconds > 0]
+    return sorted(found, key=lambda client: (-client.seconds, client.client_id, client.user))
 
 
 async def client_pages(visit: Visit) -> tuple[bool, BrokerPages]:
@@ -92,6 +122,7 @@ async def clients(visit: Visit) -> Response:
         listed=page_of(selected(everyone, search), page_number(visit.query("page")), size=25),
         search=search,
         total=len(everyone),
+        throttled=throttled_of(pages)[:_THROTTLED_MAX],
         has_listeners=has_listeners,
         unread=pages.unread,
         cli=visit.cli("top", "--show", "clients,requests"),

@@ -114,7 +114,7 @@ async def group(visit: Visit) -> Response:
 
 PAGES = (
     Page("/groups", groups),
-    Page("/groups/{group}", group),
-    Page("/groups/{group}/reset", actions.reset, "POST"),
-    Page("/groups/{group}/delete", actions.delete, "POST"),
+    Page("/groups/{group:path}", group),
+    Page("/groups/{group:path}/reset", actions.reset, "POST"),
+    Page("/groups/{group:path}/delete", actions.delete, "POST"),
 )

@@ -12,7 +12,7 @@ from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.errors import CannotConnect
 from ottla.client.offset_spec import InvalidOffsetSpec, OffsetSpec, parse
 from ottla.client.offsets import available_bounds
-from ottla.client.offsets_of_groups import offsets_of_groups
+from ottla.client.offsets_of_groups import Offsets, offsets_of_groups
 from ottla.client.record_lookup import StoredRecord, read_record
 from ottla.client.search.matcher import Matcher
 from ottla.client.transaction_admin import active_producers, list_transactions
@@ -23,7 +23,8 @@ from ottla.console.message_filter import MessageFilter
 from ottla.console.message_search import SCANNED_MAX, Found, Search, search
 from ottla.console.pages.page import Page
 from ottla.console.pages.topics import topic_of
-from ottla.console.visit import Refused, Visit
+from ottla.console.snapshot import Snapshot
+from ottla.console.visit import Refused, Visit, whole_number
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
@@ -147,9 +148,10 @@ def _partitions(visit: Visit, topic: str, count: int) -> list[TopicPartition]:
     text = visit.query("partition").strip()
     if not text:
         return [TopicPartition(topic, number) for number in range(count)]
-    if not text.isdecimal() or int(text) >= count:
+    number = whole_number(text, count - 1)
+    if number is None:
         raise Refused(f"topic {topic} has no partition {text}; it has {count}, numbered from 0")
-    return [TopicPartition(topic, int(text))]
+    return [TopicPartition(topic, number)]
 
 
 def _offset(text: str, now_ms: int) -> OffsetSpec:
@@ -190,14 +192,15 @@ _HINT_NAMES: Final = ("producer", "client", "source", "service", "app", "origin"
 async def record(visit: Visit) -> Response:
     """Show one record: its parts, its producer, and the groups of its partition."""
     snapshot, topic = await topic_of(visit)
-    tp = TopicPartition(topic.name, int(visit.path("partition")))
-    offset = int(visit.path("offset"))
-    if tp.partition >= len(topic.partitions):
-        raise Refused(f"topic {topic.name} has no partition {tp.partition}", 404)
+    number = whole_number(visit.path("partition"), len(topic.partitions) - 1)
+    offset = whole_number(visit.path("offset"))
+    if number is None or offset is None:
+        raise Refused(f"topic {topic.name} has no such partition or offset", 404)
+    tp = TopicPartition(topic.name, number)
     cluster = await visit.cluster()
     stored = await read_record(cluster, tp, offset)
     bounds, _ = await available_bounds(cluster, [tp])
-    committed = await offsets_of_groups(cluster, snapshot.groups.values())
+    committed = await _commits_in(visit, snapshot, tp)
     end = bounds[tp].end_offset if tp in bounds else None
     readers = [
         Reader(
@@ -230,6 +233,13 @@ async def record(visit: Visit) -> Response:
             "consume", topic.name, "--partition", tp.partition, "--from", offset, "--count", 1, "--format", "json"
         ),
     )
+
+
+async def _commits_in(visit: Visit, snapshot: Snapshot, tp: TopicPartition) -> dict[str, Offsets]:
+    """Return the offsets of the groups that had some in a partition at the last sample, and of groups since then."""
+    sampled = visit.workspace.sampler.committed
+    listings = [listing for name, listing in snapshot.groups.items() if name not in sampled or tp in sampled[name]]
+    return await offsets_of_groups(await visit.cluster(), listings)
 
 
 async def _producer(visit: Visit, stored: StoredRecord) -> Producer:
@@ -327,10 +337,10 @@ def _event(record: ShownRecord) -> Mapping[str, Any]:
 async def write(visit: Visit) -> Response:
     """Show the form that writes a record, filled with one that exists if the query names it."""
     _, topic = await topic_of(visit)
-    partition, offset = visit.query("partition"), visit.query("offset")
-    copied = None
-    if partition.isdecimal() and offset.isdecimal():
-        copied = await read_record(await visit.cluster(), TopicPartition(topic.name, int(partition)), int(offset))
+    partition = whole_number(visit.query("partition"), len(topic.partitions) - 1)
+    offset, copied = whole_number(visit.query("offset")), None
+    if partition is not None and offset is not None:
+        copied = await read_record(await visit.cluster(), TopicPartition(topic.name, partition), offset)
     return visit.page(
         "produce.html",
         title=topic.name,
@@ -343,7 +353,7 @@ async def write(visit: Visit) -> Response:
 
 PAGES = (
     Page("/topics/{topic}/messages", messages),
-    Page("/topics/{topic}/messages/{partition:int}/{offset:int}", record),
+    Page("/topics/{topic}/messages/{partition}/{offset}", record),
     Page("/topics/{topic}/producers", producers),
     Page("/topics/{topic}/tail", tail),
     Page("/topics/{topic}/produce", write),

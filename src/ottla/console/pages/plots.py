@@ -45,5 +45,5 @@ PAGES = (
     Page("/plots/cluster/bytes", cluster_bytes),
     Page("/plots/topics/{topic}/records", records),
     Page("/plots/topics/{topic}/bytes", size),
-    Page("/plots/groups/{group}/lag", lag),
+    Page("/plots/groups/{group:path}/lag", lag),
 )

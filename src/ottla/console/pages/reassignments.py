@@ -10,7 +10,7 @@ from ottla.client.partition_health import running_moves
 from ottla.client.replica_admin import Reassignment, alter_reassignments, replica_sizes
 from ottla.console.pages.page import Page
 from ottla.console.plans import Plan, carry_out
-from ottla.console.visit import Refused, Visit
+from ottla.console.visit import Refused, Visit, whole_number
 from ottla.core.ids import TopicPartition
 from ottla.http.web import Response
 
@@ -55,9 +55,10 @@ async def begin(visit: Visit) -> Response:
     snapshot, cluster = await visit.snapshot(), await visit.cluster()
     name, number = visit.field("topic").strip(), visit.field("partition").strip()
     topic = snapshot.topics.get(name)
-    if topic is None or not number.isdecimal() or int(number) >= len(topic.partitions):
+    partition = None if topic is None else whole_number(number, len(topic.partitions) - 1)
+    if topic is None or partition is None:
         raise Refused(f"there is no partition {number} of {name}")
-    tp, info = TopicPartition(name, int(number)), topic.partitions[int(number)]
+    tp, info = TopicPartition(name, partition), topic.partitions[partition]
     is_cancel = visit.field("cancel") == "1"
     try:
         replicas = [] if is_cancel else [int(broker) for broker in visit.field("replicas").replace(",", " ").split()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from ottla.client.offsets import available_bounds
 from ottla.client.transaction_admin import (
     OpenTransaction,
@@ -16,7 +18,7 @@ from ottla.console.pages.page import Page
 from ottla.console.paging import page_number, page_of
 from ottla.console.plans import Plan, carry_out
 from ottla.console.snapshot import partitions_of
-from ottla.console.visit import Refused, Visit
+from ottla.console.visit import INT_MAX, Refused, Visit, whole_number
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.http.web import Response
@@ -96,7 +98,7 @@ async def abort(visit: Visit) -> Response:
     plan = Plan(
         f"Abort the transaction of {name}",
         visit.cli("txn", "abort", name),
-        f"/transactions/{name}",
+        f"/transactions/{quote(name, safe='')}",
         apply,
         ("Partition",),
         [[str(tp)] for tp in described.partitions],
@@ -110,8 +112,10 @@ async def abort(visit: Visit) -> Response:
 async def abort_hanging(visit: Visit) -> Response:
     """Abort a transaction on one partition of which its coordinator knows nothing."""
     topic, cluster = visit.path("topic"), await visit.cluster()
-    tp = TopicPartition(topic, int(visit.path("partition")))
-    start = visit.path("offset")
+    number, start = whole_number(visit.path("partition"), INT_MAX), visit.path("offset")
+    if number is None:
+        raise Refused(f"topic {topic} has no such partition", 404)
+    tp = TopicPartition(topic, number)
     opened = next(
         (candidate for candidate in await open_transactions(cluster, [tp]) if str(candidate.start_offset) == start),
         None,
@@ -147,7 +151,7 @@ async def _covers(visit: Visit, owner: TransactionListing, tp: TopicPartition) -
 
 PAGES = (
     Page("/transactions", transactions),
-    Page("/transactions/{transaction}", transaction),
-    Page("/transactions/{transaction}/abort", abort, "POST"),
-    Page("/topics/{topic}/transactions/{partition:int}/{offset:int}/abort", abort_hanging, "POST"),
+    Page("/transactions/{transaction:path}", transaction),
+    Page("/transactions/{transaction:path}/abort", abort, "POST"),
+    Page("/topics/{topic}/transactions/{partition}/{offset}/abort", abort_hanging, "POST"),
 )

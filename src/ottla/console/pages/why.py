@@ -23,7 +23,7 @@ async def why(visit: Visit) -> Response:
         raise Refused(f"there are no rules about a {visit.path('subject')}", 404)
     name, problem, findings = visit.path("name"), "", []
     try:
-        findings = (await diagnose(await visit.cluster(), subject, name)).findings
+        findings = (await diagnose(await visit.cluster(), subject, name, token=visit.options.http_token)).findings
     except (KafkaError, CannotConnect) as error:
         problem = str(error)
     return visit.page(
@@ -33,7 +33,7 @@ async def why(visit: Visit) -> Response:
 
 async def doctor(visit: Visit) -> Response:
     """Show everything that is not well in the cluster."""
-    diagnosis = await diagnose(await visit.cluster(), Subject.CLUSTER)
+    diagnosis = await diagnose(await visit.cluster(), Subject.CLUSTER, token=visit.options.http_token)
     return visit.page(
         "doctor.html",
         title="Doctor",
@@ -45,4 +45,4 @@ async def doctor(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/why/{subject}/{name}", why), Page("/doctor", doctor))
+PAGES = (Page("/why/{subject}/{name:path}", why), Page("/doctor", doctor))
