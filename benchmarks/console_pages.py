@@ -60,8 +60,8 @@ async def measure(bootstrap: str, group_count: int, topic_count: int) -> None:
 
     async with await connect() as cluster:
         topics = [NewTopic(f"topic-{number}", PER_TOPIC) for number in range(topic_count)]
-        for first in range(0, topic_count, 50):
-            await create_topics(cluster, topics[first : first + 50])
+        for first in range(0, topic_count, 5):
+            await create_topics(cluster, topics[first : first + 5])
         async with Producer(cluster, clock=SystemClock()) as producer:
             await producer.send("topic-7", value=b"{}", partition=0)
         for number in range(group_count):
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=1_000)
     given = parser.parse_args()
-    with kafka() as brokers:
+    with kafka(history=False) as brokers:
         asyncio.run(measure(brokers.bootstrap, given.groups, given.partitions // PER_TOPIC))
 
 

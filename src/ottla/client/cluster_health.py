@@ -59,14 +59,13 @@ async def check_cluster(cluster: Cluster) -> ClusterHealth:
 
 def missing_brokers(described: ClusterDescription, topics: Sequence[TopicInfo], moves: Moves) -> list[int]:
     """Return the brokers that have replicas and are not registered; a replica that a move adds does not count."""
-    adding = {(reassignment.tp, replica) for reassignment in moves.running for replica in reassignment.adding}
-    named = {
-        replica
-        for topic in topics
-        for p in topic.partitions
-        for replica in p.replicas
-        if not adding or (TopicPartition(topic.name, p.partition), replica) not in adding
-    }
+    adding = {reassignment.tp: reassignment.adding for reassignment in moves.running}
+    named: set[int] = set()
+    if not adding:
+        named.update(*{p.replicas for topic in topics for p in topic.partitions})
+    for topic in topics if adding else ():
+        for p in topic.partitions:
+            named.update(set(p.replicas).difference(adding.get(TopicPartition(topic.name, p.partition), ())))
     return sorted(named.difference(node.node_id for node in described.nodes))
 
 

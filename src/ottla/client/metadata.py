@@ -5,10 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ottla.client.addresses import Address
 from ottla.core.errors import ErrorCode
+
+_NO_LEADER = int(ErrorCode.LEADER_NOT_AVAILABLE)
+_NUMBER = attrgetter("partition_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +30,8 @@ class BrokerNode:
         return Address(self.host, self.port)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """A partition; `leader_id` is -1 while it has no leader."""
+class PartitionInfo(NamedTuple):
+    """A partition; `leader_id` is -1 while it has no leader. A tuple: a cluster may have very many of them."""
 
     partition: int
     leader_id: int
@@ -70,14 +73,14 @@ def from_response(answer: Any) -> ClusterInfo:
 def _topic(topic: Any) -> TopicInfo:
     partitions = tuple(
         PartitionInfo(
-            partition=p.partition_index,
-            leader_id=-1 if p.error_code == ErrorCode.LEADER_NOT_AVAILABLE else p.leader_id,
-            leader_epoch=p.leader_epoch,
-            replicas=tuple(p.replica_nodes),
-            isr=tuple(p.isr_nodes),
-            offline_replicas=tuple(p.offline_replicas),
-            error_code=p.error_code,
+            p.partition_index,
+            -1 if p.error_code == _NO_LEADER else p.leader_id,
+            p.leader_epoch,
+            tuple(p.replica_nodes),
+            tuple(p.isr_nodes),
+            tuple(p.offline_replicas),
+            p.error_code,
         )
-        for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+        for p in sorted(topic.partitions, key=_NUMBER)
     )
     return TopicInfo(topic.name, topic.topic_id, topic.is_internal, partitions, topic.error_code)

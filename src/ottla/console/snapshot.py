@@ -7,6 +7,7 @@ become old is served once more while the next one is read, unless it is very old
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -159,14 +160,17 @@ async def read_snapshot(cluster: Cluster, clock: Clock) -> Snapshot:
     at = clock.monotonic()
     refusals: list[str] = []
     described = await admin.describe_cluster(cluster)
-    topics = await admin.list_topics(cluster)
     nodes = [node.node_id for node in described.nodes]
-    answers = dict(zip(nodes, await asyncio.gather(*(_disks(cluster, node) for node in nodes)), strict=True))
+    topics, moves, listings, disks = await asyncio.gather(
+        admin.list_topics(cluster),
+        running_moves(cluster),
+        _allowed(groups.list_groups(cluster), [], "groups", refusals),
+        asyncio.gather(*(_disks(cluster, node) for node in nodes)),
+    )
+    answers = dict(zip(nodes, disks, strict=True))
     required = await _allowed(required_replicas(cluster, topics), {}, "settings of topics", refusals)
-    moves = await running_moves(cluster)
     if moves.refusal:
         refusals.append(f"moves of replicas: {moves.refusal}")
-    listings = await _allowed(groups.list_groups(cluster), [], "groups", refusals)
     sizes: dict[str, int] = {}
     for _, dirs_sizes, why in answers.values():
         if why.is_refused:
@@ -242,14 +246,12 @@ async def _disks(cluster: Cluster, node_id: int) -> _Disks:
 def _brokers(
     described: ClusterDescription, topics: Sequence[TopicInfo], moves: Moves, answers: Mapping[int, _Disks]
 ) -> list[BrokerState]:
-    leaders, replicas, out_of_sync = dict[int, int](), dict[int, int](), dict[int, int]()
-    for topic in topics:
-        for p in topic.partitions:
-            leaders[p.leader_id] = leaders.get(p.leader_id, 0) + 1
-            for replica in p.replicas:
-                replicas[replica] = replicas.get(replica, 0) + 1
-                if replica not in p.isr:
-                    out_of_sync[replica] = out_of_sync.get(replica, 0) + 1
+    leaders = Counter(p.leader_id for topic in topics for p in topic.partitions)
+    replicas, out_of_sync = Counter[int](), Counter[int]()
+    placements = Counter((p.replicas, p.isr) for topic in topics for p in topic.partitions)  # far fewer than partitions
+    for (placed, in_sync), count in placements.items():
+        replicas.update(dict.fromkeys(placed, count))
+        out_of_sync.update(dict.fromkeys(set(placed).difference(in_sync), count))
     known = {node.node_id: node for node in described.nodes}
     missing = missing_brokers(described, topics, moves)
     states = []
@@ -261,9 +263,9 @@ def _brokers(
                 node_id,
                 "" if node is None else str(node.address),
                 None if node is None else node.rack,
-                leaders.get(node_id, 0),
-                replicas.get(node_id, 0),
-                out_of_sync.get(node_id, 0),
+                leaders[node_id],
+                replicas[node_id],
+                out_of_sync[node_id],
                 log_dirs,
                 "" if failure.is_refused else failure.text,
             )
