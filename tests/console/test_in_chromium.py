@@ -43,6 +43,7 @@ PAGES = (
     "/topics/empty/messages",
     "/groups",
     "/groups/billing",
+    "/clients",
     "/doctor",
     "/transactions",
     "/transactions?topic=orders",

@@ -132,12 +132,13 @@ async def alter_setting(visit: Visit) -> Response:
 
 
 def whole(text: str, what: str) -> int:
-    """Read a whole number of a form. Raises Refused.
+    """Read a whole number of a form, also a negative one. Raises Refused.
 
-    >>> whole("12", "partitions")
-    12
+    >>> whole("12", "partitions"), whole("-1", "replicas")
+    (12, -1)
     """
-    number = whole_number(text, INT_MAX)
+    sign, digits = (-1, text.strip()[1:]) if text.strip().startswith("-") else (1, text)
+    number = whole_number(digits, INT_MAX)
     if number is None:
         raise Refused(f"{what}: {text!r} is not a whole number")
-    return number
+    return sign * number
