@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
+from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.lake_table import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
@@ -73,9 +74,10 @@ class Bench:
         table_format: TableFormat = TableFormat.DELTA,
         topic_id: str = "id-1",
         stem: str = "x",
+        lake: Lake | None = None,
     ) -> None:
         self.topic, self.mapping = topic, mapping
-        lake = lake_in(root, table_format)
+        lake = lake_in(root, table_format) if lake is None else lake
         self.tables = Tables(lake.table("requests"), lake.quarantine("requests"))
         create_tables(self.tables, mapping)
         register_topic(self.tables.table, "web", topic_id)

@@ -46,6 +46,9 @@ class Bucket:
     now_ms: int = 1_431_856_800_000
     last_written: str = ""
     written: int = 0
+    writes: int = 0
+    fault_at_write: tuple[int, Fault] | None = None
+    """The number of a put or a delete, counted from the first, and what happens to it."""
 
     def write(self, key: str, data: bytes) -> str:
         self.now_ms += 1
@@ -60,6 +63,10 @@ class Bucket:
         number = len(self.requests)
         self.requests.append(what)
         fault = self.faults.get(number)
+        if what.startswith(("put", "delete")):
+            if self.fault_at_write is not None and self.fault_at_write[0] == self.writes:
+                fault, self.fault_at_write = self.fault_at_write[1], None
+            self.writes += 1
         if fault is Fault.CRASH:
             raise Crashed(what)
         if fault in (Fault.ERROR, Fault.TORN):
