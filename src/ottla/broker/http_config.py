@@ -28,8 +28,8 @@ class MetricsConfig(Section):
 
     partitions_max: int = setting(
         "ottla.metrics.partitions.max", default=20_000, kind=Type.INT, at_least=0,
-        doc="So many replicas, topics, groups and partitions of groups have series of their own at `/metrics`. Sums count "
-        "all. `ottla_metrics_partitions_left_out` and its like say how many have none.",
+        doc="So many replicas, topics, groups and partitions of groups have series of their own at `/metrics`. Sums "
+        "count all. `ottla_metrics_partitions_left_out` and its like say how many have none.",
     )  # fmt: skip
     probe_interval_ms: int = setting(
         "ottla.metrics.probe.interval.ms", default=0, kind=Type.LONG, unit="milliseconds", at_least=0,
