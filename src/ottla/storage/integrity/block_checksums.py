@@ -116,7 +116,7 @@ def parse(data: bytes) -> BlockChecksums | None:
         size_bytes, modified_ns = fields["log"]
         indexes = {
             str(suffix): BackedUpFile(int(written_ns), int(size), int(crc))
-            for suffix, (written_ns, size, crc, _) in fields["indexes"].items()
+            for suffix, (written_ns, size, crc) in fields["indexes"].items()
         }
         return BlockChecksums(size_bytes, modified_ns, blocks, indexes)
     except (ValueError, KeyError, TypeError):
