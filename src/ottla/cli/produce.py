@@ -7,7 +7,6 @@ import gc
 import sys
 from collections import deque
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -20,7 +19,7 @@ from ottla.cli.name_patterns import existing_topic
 from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout, parse_seconds
 from ottla.cli.output import ProgressBar, show_json
 from ottla.cli.record_json import TextRecord
-from ottla.client.audit import AUDIT_TOPIC, ProducedCounter, bucket_of
+from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Producer, ProducerOptions, RecordGroup, RecordRefused, WrittenRange
@@ -216,6 +215,8 @@ class _Job:
     counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(new_uuid().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
     records: int = 0
+    checksums: bool = False
+    """Whether the content of the records is reported too: it costs time for each record."""
     known_topics: set[str] = field(default_factory=set)
     unanswered: deque[_Sent] = field(default_factory=deque)
     unanswered_records: int = 0
@@ -228,6 +229,7 @@ class _Job:
         """
         if self.reading.defaults.topic is not None:
             await self._find_or_create(cluster, self.reading.defaults.topic)
+        await self._ask_for_audit(cluster)
         producer: AnyProducer
         if self.transaction is None:
             producer = Producer(cluster, clock=self.clock, options=self.options)
@@ -312,17 +314,21 @@ class _Job:
         while self.unanswered and self.unanswered[0].done:
             await self._await_acks(self.unanswered.popleft())
 
+    async def _ask_for_audit(self, cluster: Cluster) -> None:
+        """Find out whether the records are reported: without an option, if the cluster has the topic."""
+        from ottla.client.audit_topic import audit_topic_exists
+
+        self.checksums = await audit_topic_exists(cluster) if self.audit is None else self.audit
+
     async def _report_counts(self, cluster: Cluster, producer: AnyProducer) -> None:
         """Report the counts to `__audit`. The records are written in any case: a failure is a warning."""
-        if self.audit is False:
+        if not self.checksums:
             return
-        from ottla.client.audit_topic import audit_topic_exists, ensure_audit_topic, send_counts
+        from ottla.client.audit_topic import ensure_audit_topic, send_counts
 
         try:
             if self.audit:
                 await ensure_audit_topic(cluster)
-            elif not await audit_topic_exists(cluster):
-                return
             await send_counts(producer, self.counter.reports())
         except (KafkaError, CannotConnect) as error:
             print(f"warning: the counts were not reported to {AUDIT_TOPIC}: {error}", file=sys.stderr)
@@ -365,15 +371,10 @@ class _Job:
         total.records += count
         total.first_offset = offset if total.first_offset < 0 else total.first_offset
         total.last_offset = max(total.last_offset, offset + count - 1 if offset >= 0 else -1)
-        timestamp_ms = chunk.timestamp_ms if written.append_time_ms < 0 else written.append_time_ms
-        if timestamp_ms is not None:
-            self.counter.acknowledged_run(chunk.topic, group.partition, offset, timestamp_ms, count)
-            return
-        positions = group.positions[written.first_index : written.first_index + count]
-        for bucket_ms, same in groupby(bucket_of(chunk.records[position].timestamp_ms) for position in positions):
-            count = len(list(same))
-            self.counter.acknowledged_run(chunk.topic, group.partition, offset, bucket_ms, count)
-            offset = offset if offset < 0 else offset + count
+        if self.checksums:
+            from ottla.client.audited_producer import count_written
+
+            count_written(self.counter, chunk.topic, chunk.records, group, written)
 
     def report(self, shape: OutputFormat | None) -> None:
         """Print a summary: to standard output with --format, else to standard error if it is a terminal."""

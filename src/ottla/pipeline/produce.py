@@ -21,6 +21,7 @@ from ottla.client.admin import NewTopic, create_topics
 from ottla.client.audit import ProducedCounter
 from ottla.client.audit_topic import ensure_audit_topic, send_counts
 from ottla.client.cluster import ClientOptions, Cluster
+from ottla.client.content import record_checksum
 from ottla.client.partitioner import partition_for_key
 from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
 from ottla.core.clock import SystemClock
@@ -112,7 +113,6 @@ def produce(
 
     Raises CannotConnect or KafkaError where nothing can be sent.
     """
-    counter = counter or ProducedCounter("not reported")
     if importlib.util.find_spec("confluent_kafka") is not None:
         return _with_librdkafka(bootstrap, topic, records, progress, counter)
     return asyncio.run(_with_ottla(bootstrap, topic, records, progress, counter))
@@ -131,19 +131,19 @@ def report_counts(bootstrap: str, counter: ProducedCounter) -> None:
 
 
 def _with_librdkafka(
-    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter
+    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter | None
 ) -> Produced:
     from confluent_kafka import Producer as LibrdkafkaProducer
 
     acknowledged: Counter[int] = Counter()
     failures: list[str] = []
 
-    def answered(error: Any, message: Any) -> None:
+    def answered(record: Outgoing, error: Any, message: Any) -> None:
         if error is not None:
             failures.append(str(error))
         else:
             acknowledged[message.partition()] += 1
-            counter.acknowledged(topic, message.partition(), message.offset(), message.timestamp()[1])
+            _count(counter, topic, record, message.partition(), message.offset(), message.timestamp()[1])
             progress(1)
 
     settings = {
@@ -159,7 +159,13 @@ def _with_librdkafka(
     for count, record in enumerate(records, 1):
         while True:
             try:
-                producer.produce(topic, record.value, key=record.key, partition=record.partition, on_delivery=answered)
+                producer.produce(
+                    topic,
+                    record.value,
+                    key=record.key,
+                    partition=record.partition,
+                    on_delivery=functools.partial(answered, record),
+                )
                 break
             except BufferError:  # its queue is full: let some answers in
                 producer.poll(0.1)
@@ -172,21 +178,24 @@ def _with_librdkafka(
 
 
 async def _with_ottla(
-    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter
+    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter | None
 ) -> Produced:
     acknowledged: Counter[int] = Counter()
     failures: list[str] = []
     unanswered: list[asyncio.Future[RecordMetadata]] = []
+    sent_records: list[Outgoing] = []
 
     async def collect_answers() -> None:
-        for answer in await asyncio.gather(*unanswered, return_exceptions=True):
+        answers = await asyncio.gather(*unanswered, return_exceptions=True)
+        for record, answer in zip(sent_records, answers, strict=True):
             if isinstance(answer, BaseException):
                 failures.append(str(answer))
             else:
                 acknowledged[answer.partition] += 1
-                counter.acknowledged(topic, answer.partition, answer.offset, answer.timestamp_ms)
+                _count(counter, topic, record, answer.partition, answer.offset, answer.timestamp_ms)
         progress(len(unanswered))
         unanswered.clear()
+        sent_records.clear()
 
     async with (
         await _connect(bootstrap) as cluster,
@@ -195,10 +204,20 @@ async def _with_ottla(
         for record in records:
             sent = await producer.send(topic, key=record.key, value=record.value, partition=record.partition)
             unanswered.append(sent)
+            sent_records.append(record)
             if len(unanswered) >= _UNANSWERED_MAX:
                 await collect_answers()
         await collect_answers()
     return Produced(acknowledged, failures[0] if failures else None)
+
+
+def _count(
+    counter: ProducedCounter | None, topic: str, record: Outgoing, partition: int, offset: int, timestamp_ms: int
+) -> None:
+    """Count an acknowledged record, with the checksum of the content that was to be sent."""
+    if counter is not None:
+        checksum = record_checksum(record.key, record.value, (), timestamp_ms)
+        counter.acknowledged(topic, partition, offset, timestamp_ms, checksum)
 
 
 async def _connect(bootstrap: str) -> Cluster:

@@ -1,10 +1,11 @@
 """Compares the offsets of one partition's log with those of its tables' rows.
 
-Exact, and in bounded memory: offsets are compared a range at a time. A fault names the offsets it
-concerns. Four explanations are tried before a difference is one: an offset without a record (a control record, an
-aborted transaction, one compaction has taken) is not missing, for the log as its readers see it does not show it; a row
-whose record is gone from the log (retention, DeleteRecords, compaction) was loaded in time; a record after the table's
-position is waiting; an offset that a load skipped, or whose row was declared deleted, is counted as that.
+Exact, and in bounded memory: offsets are compared a range at a time. A fault names the offsets it concerns; what the
+records and rows contain is compared by `content.py`. Four explanations are tried before a difference is one: an offset
+without a record (a control record, an aborted transaction, one compaction has taken) is not missing, for the log as its
+readers see it does not show it; a row whose record is gone from the log (retention, DeleteRecords, compaction) was
+loaded in time; a record after the table's position is waiting; an offset that a load skipped, or whose row was declared
+deleted, is counted as that.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ottla.client.audit import ProducedCount
+from ottla.client.audit import ContentRun, ProducedCount
 from ottla.core.settings import LONG_MAX
+from ottla.pipeline.audit.content import ContentComparison, ContentExtent, LogContent
 from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit
+from ottla.pipeline.lake.content_hash import Words
+from ottla.pipeline.lake.recorded_content import SegmentContent
 from ottla.pipeline.lake.rowless_offsets import overlap
 from ottla.pipeline.offset_range import OffsetRange
 
@@ -39,6 +43,11 @@ class OffsetColumns:
     offsets: Longs
     times_ms: Longs
     late: Flags | None = None
+    checksums: Words | None = None
+    """The checksums of their content, if it is compared: of records, of a table's rows, of quarantined records."""
+    rows: Words | None = None
+    """Of records: the checksums of the rows that the load's mapping makes of them; 0 where it makes none."""
+    makes_row: Flags | None = None
 
 
 class OffsetReader(Protocol):
@@ -64,6 +73,10 @@ class PartitionExtent:
     """Offsets that loads skipped because the log had them no more."""
     deleted: Sequence[OffsetRange] = ()
     """Offsets whose rows were deleted on purpose, as declared."""
+    recorded: Sequence[SegmentContent] | None = None
+    """The checksums that loads recorded; None if content is not compared."""
+    produced: Sequence[ContentRun] = ()
+    """The checksums that producers reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +97,22 @@ def audit_partition(
     audit = PartitionAudit(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
     audit.skipped = extent.skipped
     faults = _Faults(extent.partition, discrepancies_max)
+    content = None
+    if extent.recorded is not None:
+        compared = ContentExtent(extent.partition, extent.log_start, extent.first_offset, extent.position)
+        content = ContentComparison(compared, extent.recorded, extent.produced)
     first = min(extent.first_offset, extent.log_start)
     end = max(extent.log_end, extent.position)
     for start in range(first, end, COMPARED_OFFSETS_MAX):
-        _RangeComparison(extent, start, min(start + COMPARED_OFFSETS_MAX, end), bucket_ms).compare(sides, audit, faults)
+        stop = min(start + COMPARED_OFFSETS_MAX, end)
+        _RangeComparison(extent, start, stop, bucket_ms, content).compare(sides, audit, faults)
     for outside in ((0, first), (end, LONG_MAX)):  # a column of longs cannot be compared with `NO_END_OFFSET`
         _count_outside(sides, audit, faults, *outside, bucket_ms=bucket_ms)
     if extent.position < extent.log_start:  # never to be loaded, and no record is left to count
         unread = extent.log_start - extent.position
         faults.note(DiscrepancyKind.UNREAD, extent.position, extent.log_start, unread, None)
+    if content is not None:
+        audit.content = content.finish(faults.note)
     audit.faults = faults.found
     return audit
 
@@ -173,7 +193,11 @@ class _Faults:
 class _RangeComparison:
     """One range of offsets, all of it in memory."""
 
-    def __init__(self, extent: PartitionExtent, first: int, end: int, bucket_ms: int) -> None:
+    def __init__(
+        self, extent: PartitionExtent, first: int, end: int, bucket_ms: int, content: ContentComparison | None
+    ) -> None:
+        self._content = content
+        self._log = LogContent.empty(first, end if content is not None else first)
         self._extent, self._first, self._end, self._bucket_ms = extent, first, end, bucket_ms
         size = end - first
         self._in_log = np.zeros(size, dtype=np.bool_)
@@ -188,6 +212,10 @@ class _RangeComparison:
                 self._in_log[some.offsets - self._first] = True
                 self._times[some.offsets - self._first] = some.times_ms
                 audit.newest_ms = max(audit.newest_ms, int(some.times_ms.max(initial=NO_TIME)))
+                self._keep_content(some)
+        if self._content is not None:
+            self._log.present = self._in_log
+            self._content.add_log(self._log)
         self._add_rows(sides.table, audit, "loaded")
         self._add_rows(sides.quarantine, audit, "quarantined")
         offsets = np.arange(self._first, self._end, dtype=np.int64)
@@ -215,6 +243,16 @@ class _RangeComparison:
         self._count(audit, "expired", explained)
         self._note(faults, DiscrepancyKind.FOREIGN, gone & ~explained, gone)
 
+    def _keep_content(self, some: OffsetColumns) -> None:
+        if some.checksums is None:
+            return
+        at = some.offsets - self._first
+        self._log.records[at] = some.checksums
+        assert some.rows is not None
+        assert some.makes_row is not None
+        self._log.rows[at] = some.rows
+        self._log.makes_row[at] = some.makes_row
+
     def _within(self, ranges: Sequence[OffsetRange]) -> Flags:
         found = np.zeros(self._end - self._first, dtype=np.bool_)
         for r in ranges:
@@ -232,6 +270,9 @@ class _RangeComparison:
             _enter(audit, column, buckets)
             if some.late is not None:
                 _enter(audit, "late", buckets[some.late])
+            if self._content is not None and some.checksums is not None:
+                quarantined = column == "quarantined"
+                self._content.add_rows(some.offsets, some.checksums, self._log, quarantined=quarantined)
 
     def _count(self, audit: PartitionAudit, column: str, weights: NDArray[Any]) -> None:
         at = np.flatnonzero(weights)

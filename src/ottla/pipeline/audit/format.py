@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, TopicAudit
+from ottla.pipeline.audit.model import NO_TIME, AuditCounts, ContentCounts, Discrepancy, TopicAudit
 from ottla.pipeline.audit.run import time_text
 from ottla.pipeline.lake.rowless_offsets import Deletion
 from ottla.pipeline.offset_range import OffsetRange
@@ -36,6 +36,7 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
         "producers": topic_audit.producers,
         "recreated": None if topic_audit.recreated is None else asdict(topic_audit.recreated),
         "total": asdict(topic_audit.total),
+        "content": None if topic_audit.content is None else asdict(topic_audit.content),
         "deletions": [_deletion(deletion) for deletion in topic_audit.deletions],
         "faults": [_fault(fault) for fault in topic_audit.faults],
         "partitions": [
@@ -47,6 +48,7 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
                 "log_end": partition.log_end,
                 "skipped_offsets": [_range(r) for r in partition.skipped],
                 "total": asdict(partition.total),
+                "content": None if partition.content is None else asdict(partition.content),
                 "buckets": [
                     {"bucket": bucket_text(bucket_ms), **asdict(counts)}
                     for bucket_ms, counts in sorted(partition.lines.items())
@@ -114,6 +116,8 @@ def _explained(topic_audit: TopicAudit) -> list[str]:
     """Name the offsets without a row that are no fault."""
     ranges = [f"partition {p.partition}, {r.text}" for p in topic_audit.partitions for r in p.skipped]
     lines = []
+    if content := topic_audit.content:
+        lines += _content_lines(content)
     if skipped := topic_audit.total.skipped:
         more = [f"and {len(ranges) - DISCREPANCIES_SHOWN:,} more ranges"] if len(ranges) > DISCREPANCIES_SHOWN else []
         named = "; ".join([*ranges[:DISCREPANCIES_SHOWN], *more])
@@ -121,6 +125,20 @@ def _explained(topic_audit: TopicAudit) -> list[str]:
     if deleted := topic_audit.total.deleted:
         reasons = "; ".join(dict.fromkeys(deletion.reason for deletion in topic_audit.deletions if deletion.reason))
         lines.append(f"deleted: {deleted:,} offsets without a row are declared" + (f": {reasons}" if reasons else ""))
+    return lines
+
+
+def _content_lines(content: ContentCounts) -> list[str]:
+    """Say what the content was compared with, and what could not be."""
+    produced = f", of {content.records:,} records with what was produced" if content.records else ""
+    lines = [f"content: of {content.rows:,} rows compared{produced}"]
+    if content.unproven_rows:
+        lines.append(f"content: {content.unproven_rows:,} rows have neither a record in the log nor a checksum")
+    if content.remade:
+        lines.append(
+            f"content: {content.remade:,} rows are as they were loaded, and the job file makes others today: "
+            "a backfill replaces them"
+        )
     return lines
 
 

@@ -34,6 +34,23 @@ class DiscrepancyKind(Enum):
     FOREIGN = "foreign"
     LOST = "lost"
     UNREAD = "unread"
+    CHANGED = "changed"
+    NOT_AS_LOADED = "not_as_loaded"
+    LOG_CHANGED = "log_changed"
+    NOT_AS_PRODUCED = "not_as_produced"
+
+    @property
+    def of_content(self) -> bool:
+        """Return whether the records are complete, and the content of some is another."""
+        return self in _OF_CONTENT
+
+
+_OF_CONTENT = {
+    DiscrepancyKind.CHANGED,
+    DiscrepancyKind.NOT_AS_LOADED,
+    DiscrepancyKind.LOG_CHANGED,
+    DiscrepancyKind.NOT_AS_PRODUCED,
+}
 
 
 _TEXTS = {
@@ -42,6 +59,10 @@ _TEXTS = {
     DiscrepancyKind.FOREIGN: "{count} rows have an offset that the log holds no record for",
     DiscrepancyKind.LOST: "{count} records that producers had acknowledged are not in the log",
     DiscrepancyKind.UNREAD: "{count} offsets were deleted from the log before they were loaded",
+    DiscrepancyKind.CHANGED: "{count} rows have another content than the records of the log",
+    DiscrepancyKind.NOT_AS_LOADED: "{count} rows have another checksum than was loaded",
+    DiscrepancyKind.LOG_CHANGED: "{count} records of the log have another checksum than was loaded",
+    DiscrepancyKind.NOT_AS_PRODUCED: "{count} records of the log have another checksum than was produced",
 }
 
 
@@ -92,6 +113,27 @@ class AuditCounts:
 
 
 @dataclass(slots=True)
+class ContentCounts:
+    """Counts what the content of rows and records was compared with."""
+
+    rows: int = 0
+    """Rows that were compared with their records, or with the checksums of their load."""
+    unproven_rows: int = 0
+    """Rows without a record in the log whose load recorded no checksum, or with others than were loaded."""
+    remade: int = 0
+    """Rows that are as they were loaded, where the job file makes others of the same records today."""
+    records: int = 0
+    """Records of the log that were compared with what their producers reported."""
+    unproven_records: int = 0
+    """Other records in the ranges that producers reported."""
+
+    def add(self, other: ContentCounts) -> None:
+        """Add the counts of another partition."""
+        for column in fields(self):
+            setattr(self, column.name, getattr(self, column.name) + getattr(other, column.name))
+
+
+@dataclass(slots=True)
 class PartitionAudit:
     """One partition: its lines by bucket, and what is wrong."""
 
@@ -110,6 +152,8 @@ class PartitionAudit:
     """The oldest record time after the position; None if all is loaded."""
     skipped: Sequence[OffsetRange] = ()
     """The offsets that loads skipped, below the position."""
+    content: ContentCounts | None = None
+    """None if only offsets were compared."""
 
     def line(self, bucket_ms: int) -> AuditCounts:
         """Return the line of a bucket, made if it is not there."""
@@ -163,6 +207,15 @@ class TopicAudit:
         return total(partition.total for partition in self.partitions)
 
     @property
+    def content(self) -> ContentCounts | None:
+        """Return the sum over all partitions; None if only offsets were compared."""
+        found = [partition.content for partition in self.partitions if partition.content is not None]
+        counts = ContentCounts()
+        for one in found:
+            counts.add(one)
+        return counts if found else None
+
+    @property
     def complete_until_ms(self) -> int | None:
         """The completeness watermark: every record with an earlier time that the log had is in the tables.
 
@@ -177,7 +230,8 @@ class TopicAudit:
         for partition in self.partitions:
             if partition.waiting_from_ms is not None:
                 limits.append(partition.waiting_from_ms - partition.waiting_from_ms % self.bucket_ms)
-            limits += [NO_TIME if fault.bucket_ms is None else fault.bucket_ms for fault in partition.faults]
+            incomplete = [fault for fault in partition.faults if not fault.kind.of_content]
+            limits += [NO_TIME if fault.bucket_ms is None else fault.bucket_ms for fault in incomplete]
         return min(limits) if min(limits) >= 0 else None
 
     def by_bucket(self) -> Mapping[int, AuditCounts]:

@@ -1,12 +1,13 @@
 """Reads both sides of an audit: a lake table's rows by their offsets, and the log's records.
 
 A table is read a range of offsets at a time. The limits of each row group of its files are read once, from the files'
-footers; reading a range then opens only the row groups that may hold some of it, and of those only the narrow columns.
+footers; reading a range then opens only the row groups that may hold some of it, and of those only the narrow columns,
+or all of them if their content is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.event_time import without
+from ottla.pipeline.lake.content_hash import Words, record_checksums, row_checksums
 from ottla.pipeline.lake.lake_table import TableFile, TableReader
 from ottla.pipeline.lake.parquet_files import footer_of, read_columns
 from ottla.pipeline.lake.schema import outside_of_years
+from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
 
@@ -49,8 +52,11 @@ class _Part:
 class TableOffsetReader:
     """A table's rows of one topic, as of the moment this was made. An `OffsetReader`."""
 
-    def __init__(self, table: TableReader, topic: str) -> None:
-        self._table, self._topic = table, topic
+    def __init__(self, table: TableReader, topic: str, checksums: Checksums | None = None) -> None:
+        self._table, self._topic, self._checksums = table, topic, checksums
+        self._columns: Collection[str] = (*_LIMITED, "record_time", _LATE)
+        if checksums is not None and table.exists():
+            self._columns = table.spec().schema.names
         self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
 
     def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
@@ -74,15 +80,17 @@ class TableOffsetReader:
             )
 
     def _read(self, part: _Part, partition: int, first: int, end: int) -> OffsetColumns:
-        columns = (*_LIMITED, "record_time", _LATE)
-        rows = read_columns(self._table.store, part.file.path, columns, part.row_group)
+        rows = read_columns(self._table.store, part.file.path, self._columns, part.row_group)
         at = rows["offset"]
         wanted: Any = pc.and_(pc.greater_equal(at, first), pc.less(at, end))
         wanted = pc.and_(wanted, pc.equal(rows["partition"], partition))
         if "topic" in rows.column_names:
             wanted = pc.and_(wanted, pc.equal(rows["topic"], self._topic))
         rows = rows.filter(wanted)
-        return OffsetColumns(rows["offset"].to_numpy(), times_ms(rows["record_time"]), self._late(part, rows))
+        checksums = None if self._checksums is None else self._checksums(rows)
+        return OffsetColumns(
+            rows["offset"].to_numpy(), times_ms(rows["record_time"]), self._late(part, rows), checksums
+        )
 
     def _late(self, part: _Part, rows: pa.Table) -> Flags | None:
         if _LATE in rows.column_names:
@@ -91,21 +99,64 @@ class TableOffsetReader:
         return None if late is None else np.full(len(rows), late == "true", dtype=np.bool_)
 
 
+Checksums = Callable[[pa.Table], Words]
+"""Computes the checksums of rows' content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRows:
+    """Makes of records the rows that a load makes of them, to compare their checksums."""
+
+    mapping: RowMapping
+    topic: str
+    fields: pa.Schema
+    """The table's field columns."""
+    partition_by: Sequence[str]
+    loaded: Mapping[int, OffsetRange]
+    """By partition: other records are not looked at, as they have no rows."""
+
+    def mapper(self) -> RowMapper:
+        """Return what makes the rows of one range."""
+        return RowMapper(self.mapping, self.topic, self.fields)
+
+    def columns(self, mapper: RowMapper, records: pa.RecordBatch) -> tuple[Words, Flags]:
+        """Return the checksums of the records' rows, and which records have one."""
+        checksums, makes_row = np.zeros(len(records), np.uint64), np.zeros(len(records), np.bool_)
+        loaded = self.loaded.get(records.column("partition")[0].as_py())
+        offsets = records.column("offset").to_numpy()
+        if loaded is None:
+            return checksums, makes_row
+        first, end = np.searchsorted(offsets, (loaded.first_offset, loaded.end_offset))
+        if first < end:
+            rows = mapper.map(records.slice(first, end - first)).rows
+            at = np.searchsorted(offsets, rows["offset"].to_numpy())
+            checksums[at] = row_checksums(rows, self.partition_by)
+            makes_row[at] = True
+        return checksums, makes_row
+
+
 @dataclass(frozen=True, slots=True)
 class LogOffsetReader:
     """The log as its readers see it. An `OffsetReader`."""
 
     reader: TopicReader
-    """One that leaves keys and values out, if there is one: they are not looked at."""
     progress: Callable[[int], None] = lambda _: None
     """Called with the number of records counted since the last call."""
+    expected: ExpectedRows | None = None
+    """If the content is compared too; the reader then brings headers."""
 
     def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
-        """Yield the records of a range."""
+        """Yield the records of a range. Raises what their format raises if the content is compared."""
+        mapper = None if self.expected is None else self.expected.mapper()
         for batch in self.reader.read(OffsetRange(partition, first_offset, end_offset)):
             if len(batch):
                 self.progress(len(batch))
-                yield OffsetColumns(batch.column("offset").to_numpy(), times_ms(batch.column("record_time")))
+                offsets, times = batch.column("offset").to_numpy(), times_ms(batch.column("record_time"))
+                if self.expected is None or mapper is None:
+                    yield OffsetColumns(offsets, times)
+                    continue
+                rows, makes_row = self.expected.columns(mapper, batch)
+                yield OffsetColumns(offsets, times, None, record_checksums(batch), rows, makes_row)
 
 
 def times_ms(column: pa.Array | pa.ChunkedArray) -> Longs:

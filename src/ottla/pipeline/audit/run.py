@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+
+import pyarrow as pa
 
 from ottla.client.audit import BUCKET_MS, ProducedCount
 from ottla.client.offsets import OffsetBounds
@@ -22,9 +25,12 @@ from ottla.pipeline.audit.compare import (
     audit_partition,
 )
 from ottla.pipeline.audit.model import PartitionAudit, RecreatedTopic, TopicAudit
-from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
+from ottla.pipeline.audit.readers import ExpectedRows, LogOffsetReader, TableOffsetReader
+from ottla.pipeline.lake.content_hash import quarantine_checksums, row_checksums
 from ottla.pipeline.lake.lake_table import LakeTable, loaded_topic_id
+from ottla.pipeline.lake.recorded_content import recorded_content
 from ottla.pipeline.lake.rowless_offsets import RowlessOffsets, rowless_offsets
+from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
 
@@ -46,6 +52,8 @@ class AuditInputs:
     quarantine: LakeTable
     topic_id: str = ""
     """The topic's id now; empty where the brokers have none."""
+    mapping: RowMapping | None = None
+    """The load's mapping, to compare the content of records and rows too; the reader then brings headers."""
 
 
 def audit(
@@ -68,12 +76,8 @@ def audit(
         recreated = RecreatedTopic(table_topic_id, inputs.topic_id)
         return TopicAudit(inputs.topic, bucket_ms, [], 0, now_ms, rowless.deletions, recreated)
     held = inputs.table.positions(inputs.topic, inputs.bounds) if exists else {}
-    sides = OffsetReaders(
-        LogOffsetReader(inputs.reader, progress),
-        TableOffsetReader(inputs.table, inputs.topic),
-        TableOffsetReader(inputs.quarantine, inputs.topic),
-        compacts=inputs.compacts,
-    )
+    sides = _readers(inputs, held, progress)
+    with_content = inputs.mapping is not None and exists
     by_partition: dict[int, list[ProducedCount]] = defaultdict(list)
     producers = set()
     for report in reports:
@@ -86,13 +90,44 @@ def audit(
         skipped, deleted = (
             [r for r in ranges if r.partition == partition] for ranges in (rowless.skipped, rowless.deleted)
         )
+        recorded = None
+        if with_content:
+            recorded = recorded_content(inputs.table, inputs.topic, partition, have.first_offset, have.end_offset)
         extent = PartitionExtent(
-            partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset, skipped, deleted
+            partition,
+            span.start_offset,
+            span.end_offset,
+            have.first_offset,
+            have.end_offset,
+            skipped,
+            deleted,
+            recorded,
+            [run for report in by_partition[partition] for run in report.runs],
         )
         found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
         partitions.append(found)
     return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), now_ms, rowless.deletions)
+
+
+def _readers(inputs: AuditInputs, held: Mapping[int, OffsetRange], progress: Callable[[int], None]) -> OffsetReaders:
+    topic, mapping = inputs.topic, inputs.mapping
+    if mapping is None or not inputs.table.exists():
+        return OffsetReaders(
+            LogOffsetReader(inputs.reader, progress),
+            TableOffsetReader(inputs.table, topic),
+            TableOffsetReader(inputs.quarantine, topic),
+            compacts=inputs.compacts,
+        )
+    spec, own = inputs.table.spec(), mapping.own_columns.names
+    fields = pa.schema([f for f in spec.schema if f.name not in own])
+    expected = ExpectedRows(mapping, topic, fields, spec.partition_by, held)
+    return OffsetReaders(
+        LogOffsetReader(inputs.reader, progress, expected),
+        TableOffsetReader(inputs.table, topic, partial(row_checksums, leave_out=spec.partition_by)),
+        TableOffsetReader(inputs.quarantine, topic, quarantine_checksums),
+        compacts=inputs.compacts,
+    )
 
 
 def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:

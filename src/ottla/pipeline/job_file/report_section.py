@@ -69,6 +69,13 @@ AUDIT = SectionSchema(
             example='"1h"',
         ),
         Key(
+            "content",
+            ValueType.FLAG,
+            "Whether the content of records and rows is compared too, not only their offsets; reads whole records.",
+            default=True,
+            example="true",
+        ),
+        Key(
             "watermark",
             ValueType.FLAG,
             "Whether the time until which a table is complete is written into its properties.",

@@ -24,6 +24,7 @@ from pathlib import PurePosixPath
 from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.lake_store import PRIVATE, LakeStore, LeaseTaken, ObjectExists
 from ottla.pipeline.lake.lake_table import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
+from ottla.pipeline.lake.recorded_content import transactions_of_replacement
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
 from ottla.pipeline.offset_range import OffsetRange
 
@@ -152,16 +153,27 @@ def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) 
     coming = _Rows(table.store, [file.path for file in intent.rows])
     if intent.replaced:
         _apply(quarantine, intent, intent.quarantined, coming, stem)
-        _apply(table, intent, intent.rows, coming, stem)
+        _apply(table, intent, intent.rows, coming, stem, records_content=True)
     else:
-        _apply(table, intent, intent.rows, coming, stem)
+        _apply(table, intent, intent.rows, coming, stem, records_content=True)
         _apply(quarantine, intent, intent.quarantined, coming, stem)
     table.store.delete(_KEY)
     table.store.sync_names([_KEY])
 
 
-def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: _Rows, stem: str) -> None:
-    """Make the intent's change of one table, unless it is made already. `coming` are the rows of a replay."""
+def _apply(
+    table: LakeTable,
+    intent: Intent,
+    add: Sequence[StagedFile],
+    coming: _Rows,
+    stem: str,
+    *,
+    records_content: bool = False,
+) -> None:
+    """Make the intent's change of one table, unless it is made already. `coming` are the rows of a replay.
+
+    The table that `records_content` has the checksums of what was loaded, of the quarantine too.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
         version = table.transaction_version(OPERATION)
         if version == intent.number:
@@ -175,13 +187,14 @@ def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: 
             out = without_ranges(table, intent.topic, intent.replaced, f"{stem}-{attempt}")
         else:
             out = without_rows_of(table, coming.store, coming.keys, f"{stem}-{attempt}")
+        replaced = transactions_of_replacement(table, intent.topic, intent.replaced, add) if records_content else []
         change = Change(
             intent.what,
             intent.topic,
             replaced=intent.replaced,
             add=[*out.add, *add],
             remove=out.remove,
-            transactions=[AppTransaction(OPERATION, version, intent.number)],
+            transactions=[AppTransaction(OPERATION, version, intent.number), *replaced],
         )
         try:
             table.commit(change)

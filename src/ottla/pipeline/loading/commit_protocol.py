@@ -34,6 +34,7 @@ from ottla.pipeline.lake.lake_table import (
     TableMismatch,
     TableSpec,
 )
+from ottla.pipeline.lake.recorded_content import ContentSums, transactions_of_load
 from ottla.pipeline.lake.rewrite import FileSwap, promote_types, without_ranges
 from ottla.pipeline.lake.rowless_offsets import keep_skipped
 from ottla.pipeline.lake.schema import Path, storable_schema
@@ -150,7 +151,11 @@ class TopicLoader:
             )
         )
         keep_skipped(table, topic, planned.lost)
-        table.commit(Change("load", topic, ranges, add=rows, transactions=[fence.of_table]))
+        content = ContentSums()
+        for task in staged:
+            content.add_all(task.content)
+        recorded = transactions_of_load(table, topic, content)
+        table.commit(Change("load", topic, ranges, add=rows, transactions=[fence.of_table, *recorded]))
         return result_of(ranges, planned.lost, staged)
 
     def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:

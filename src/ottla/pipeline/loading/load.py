@@ -224,7 +224,7 @@ def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -
             raise CannotLoad(f"topic {topic} was never loaded into {tables.table.store.url}")
         complete_intent(tables.table, tables.quarantine, progress.warn)
         state = topic_state(offset_client, topic)
-        named = _with_names(spec, topic, state, tables)
+        named = with_names(spec, topic, state, tables)
         loader = _topic_loader(named, topic, state, tables, task_host, progress, stem="")
         result = replay(loader, sorted(state.bounds))
         return _with_positions(TopicLoad(topic, tables.table.name), tables, state).plus(result)
@@ -293,7 +293,7 @@ def _load_topic(
     backfill: BackfillRange | None,
 ) -> TopicLoad:
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
-    spec = _with_names(spec, topic, state, tables)
+    spec = with_names(spec, topic, state, tables)
     create_tables(tables, spec.mapping)
     register_topic(tables.table, topic, state.topic_id)
     _keep_names(tables, topic, spec.mapping.value)
@@ -347,10 +347,9 @@ def _topic_loader(
     *,
     stem: str,
 ) -> TopicLoader:
-    wants_headers = "headers" in spec.mapping.keep or spec.mapping.may_quarantine
     job = WriteSpec(
         topic,
-        BrokerReader(spec.brokers, topic, state.topic_id, headers=wants_headers),
+        BrokerReader(spec.brokers, topic, state.topic_id, headers=True),
         spec.mapping,
         target_of(tables.table, tables.table.spec(), file_bytes=spec.file_bytes),
         target_of(tables.quarantine, tables.quarantine.spec(), file_bytes=spec.file_bytes),
@@ -382,7 +381,7 @@ def _commit_position(
         progress.warn(f"the group {group} does not show the position: {failure}")
 
 
-def _with_names(spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> LoadSpec:
+def with_names(spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> LoadSpec:
     """Return the load, with the columns' names from the topic's first record where they are to come from there."""
     value = spec.mapping.value
     if not isinstance(value, CsvLines) or value.names:

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule, without
 from ottla.pipeline.formats.format import Format
-from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.formats.typed import column_type, typed_fields
 from ottla.pipeline.lake.lake_table import TableSpec
@@ -73,11 +72,6 @@ class RowMapping:
         ]
         declared = [pa.field(n, column_type(t)) for n, t in self.columns.items() if n not in {f.name for f in fields}]
         return TableSpec(pa.schema([*self.own_columns, *fields, *declared]), self.time.partition_by)
-
-    @property
-    def may_quarantine(self) -> bool:
-        """Return whether a record may be quarantined, so that all of it is needed."""
-        return not isinstance(self.value, Raw)
 
     def _fields(self) -> list[tuple[str, pa.DataType]]:
         return [(self.field_name(f.name), f.type) for f in self.value.columns() if not self.is_the_time(f.name)]

@@ -18,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.core.runtime import new_uuid
+from ottla.pipeline.lake.content_hash import quarantine_checksums, record_checksums, row_checksums
 from ottla.pipeline.lake.field_names import Spelling
 from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
 from ottla.pipeline.lake.lake_table import StagedFile
+from ottla.pipeline.lake.recorded_content import QUARANTINED, ROWS, SOURCE, ContentSums
 from ottla.pipeline.lake.schema import Path, find_leaf, merge, promoted_columns, wider
-from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
+from ottla.pipeline.loading.row_mapping import MappedRows, RowMapper, RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
 
@@ -62,6 +64,8 @@ class StagedFiles:
     """Reasons of the quarantine, and how many rows have each."""
     exact: Sequence[Path] = ()
     """The leaves of longs that hold a number which no double holds."""
+    content: Sequence[Sequence[int | str]] = ()
+    """The checksums of the records, the rows and the quarantined records: entries of `ContentSums`."""
 
 
 class _Wider(Exception):
@@ -96,6 +100,7 @@ class _Attempt:
         self.quarantined_files = TableWriter(job.quarantine, stem)
         self.records = self.late = self.value_bytes = 0
         self.tally: dict[str, int] = {}
+        self.content = ContentSums()
 
     def run(self, ranges: Sequence[OffsetRange], progress: Callable[[int], None]) -> StagedFiles:
         for offset_range in ranges:
@@ -112,6 +117,7 @@ class _Attempt:
             self.value_bytes,
             self.tally,
             sorted(self.mapper.fixed - self.job.fixed),
+            self.content.entries(),
         )
 
     def abandon(self) -> None:
@@ -125,6 +131,7 @@ class _Attempt:
             raise _Wider
         self.rows.add(mapped.rows)
         self.quarantined_files.add(mapped.quarantined)
+        self._add_content(records, mapped)
         self.records += len(records)
         self.late += mapped.late
         self.value_bytes += records.nbytes
@@ -134,6 +141,19 @@ class _Attempt:
             reason = row["reason"][:_REASON_CHARS]
             if reason in self.tally or len(self.tally) < _REASONS_MAX:
                 self.tally[reason] = self.tally.get(reason, 0) + row["count_all"]
+
+    def _add_content(self, records: pa.RecordBatch, mapped: MappedRows) -> None:
+        """Add up the checksums. A reader's batch is of one partition."""
+        if not len(records):
+            return
+        partition = records.column("partition")[0].as_py()
+        self.content.add(SOURCE, partition, records.column("offset").to_numpy(), record_checksums(records))
+        rows, quarantined = mapped.rows, mapped.quarantined
+        self.content.add(ROWS, partition, rows["offset"].to_numpy(), row_checksums(rows, self.job.rows.partition_by))
+        if len(quarantined):
+            self.content.add(
+                QUARANTINED, partition, quarantined["offset"].to_numpy(), quarantine_checksums(quarantined)
+            )
 
 
 def _without(records: pa.RecordBatch, excluded: Sequence[OffsetRange]) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ from ottla.pipeline.audit.run import AuditInputs, audit, write_watermark
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.range_reader import connect
 from ottla.pipeline.errors import FailureKind
-from ottla.pipeline.loading.load import OF_ALL_TOPICS, LoadSpec, TopicFailure, resolve_topics
+from ottla.pipeline.loading.load import OF_ALL_TOPICS, LoadSpec, TopicFailure, resolve_topics, with_names
 from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.source import BrokerReader, Brokers, topic_state
 from ottla.pipeline.stages.load import worst_kind
@@ -96,8 +96,12 @@ def audit_topic(
     now_ms = context.clock.wall_ms()  # before the log's end is read: later records are not audited
     tables, state = load.tables(topic), topic_state(offset_client, topic)
     produced, compacted = _produced_counts(load.brokers, topic)
-    reader = BrokerReader(load.brokers, topic, state.topic_id)
-    inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine, state.topic_id)
+    content = bool(settings["content"])
+    reader = BrokerReader(load.brokers, topic, state.topic_id, headers=content)
+    mapping = with_names(load, topic, state, tables).mapping if content and tables.table.exists() else None
+    inputs = AuditInputs(
+        topic, state.bounds, compacted, reader, tables.table, tables.quarantine, state.topic_id, mapping
+    )
     bucket_ms = settings["bucket"]
     topic_audit = audit(
         inputs, produced, now_ms=now_ms, bucket_ms=bucket_ms, progress=progress, discrepancies_max=discrepancies_max
