@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ottla.pipeline.lake import recorded_content
 from ottla.pipeline.lake.lake_table import LakeTable
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
+from ottla.pipeline.loading.commit_protocol import LoadLimits
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
@@ -208,6 +210,18 @@ def test_rows_that_a_backfill_or_a_replay_brought_are_proven_by_the_log_only(ben
     assert found.content == ContentCounts(rows=25, unproven_rows=40)
 
 
+def test_rows_of_a_load_without_checksums_are_proven_by_the_log_only(bench: Bench, topic: MemoryTopic) -> None:
+    loader = bench.loading()
+    loader.job = replace(loader.job, checksums=False)
+    loader.run(topic.bounds(), LoadLimits(end={0: 30, 1: 10}))
+    bench.load()
+    assert audited(bench).content == ContentCounts(rows=65)
+    topic.starts = {0: 35, 1: 25}
+    found = audited(bench)
+    assert not found.faults
+    assert found.content == ContentCounts(rows=5, unproven_rows=60)
+
+
 def test_sums_are_kept_by_segment(bench: Bench, topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_content, "SEGMENT_BITS", 3)
     monkeypatch.setattr("ottla.pipeline.audit.content.SEGMENT_BITS", 3)
@@ -250,7 +264,10 @@ def test_a_record_that_was_written_to_another_partition_is_named(bench: Bench, t
     assert faults(audited(bench, sent)) == [("not_as_produced", 0, 21, 22), ("not_as_produced", 1, 3, 4)]
 
 
-def test_records_of_producers_among_each_others_are_compared_together(bench: Bench, topic: MemoryTopic) -> None:
+def test_records_of_producers_among_each_others_are_compared_together(
+    bench: Bench, topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.audit.RUNS_MAX", 4)  # so that runs have gaps, where the other's records are
     bench.load()
     sent = [*reported(topic, 0, range(0, 40, 2), "even"), *reported(topic, 0, range(1, 40, 2), "odd")]
     found = audited(bench, sent)

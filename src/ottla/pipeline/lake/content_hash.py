@@ -40,23 +40,38 @@ _FRACTION = 0x66726163
 _LONG_END = float(1 << 63)
 
 
-def row_checksums(rows: pa.Table, leave_out: Collection[str] = ()) -> Words:
+Known = dict[tuple[Any, ...], Words]
+"""The checksums of columns by their memory: the rows of a batch may keep columns of its records as they are."""
+
+
+def row_checksums(rows: pa.Table, leave_out: Collection[str] = (), known: Known | None = None) -> Words:
     """Return the checksum of each row, of all columns but its coordinates and those to leave out."""
     found = np.zeros(len(rows), np.uint64)
     for name in rows.column_names:
         if name not in COORDINATES and name not in leave_out:
-            found += _checksums(rows[name], (name,))
+            found += _checksums(rows[name], (name,)) if known is None else _remembered(rows[name], name, known)
     return found
 
 
-def record_checksums(records: pa.RecordBatch) -> Words:
+def _remembered(column: pa.ChunkedArray, name: str, known: Known) -> Words:
+    if column.num_chunks != 1:
+        return _checksums(column, (name,))
+    values = column.chunk(0)
+    memory = tuple(None if buffer is None else buffer.address for buffer in values.buffers())
+    key = (name, str(values.type), values.offset, len(values), memory)
+    if key not in known:
+        known[key] = _checksums(values, (name,))
+    return known[key]
+
+
+def record_checksums(records: pa.RecordBatch, known: Known | None = None) -> Words:
     """Return the checksum of each record, of its key, value, time and headers."""
     times = records.column("record_time")
     columns = {"key": records.column("key"), "value": records.column("value")}
     columns["record_time"] = without(times, outside_of_years(times))
     if "headers" in records.schema.names:
         columns["headers"] = records.column("headers")
-    return row_checksums(pa.table(columns))
+    return row_checksums(pa.table(columns), known=known)
 
 
 def quarantine_checksums(rows: pa.Table) -> Words:

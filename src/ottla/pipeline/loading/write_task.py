@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.core.runtime import new_uuid
-from ottla.pipeline.lake.content_hash import quarantine_checksums, record_checksums, row_checksums
+from ottla.pipeline.lake.content_hash import Known, quarantine_checksums, record_checksums, row_checksums
 from ottla.pipeline.lake.field_names import Spelling
 from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
 from ottla.pipeline.lake.lake_table import StagedFile
@@ -46,6 +46,8 @@ class WriteSpec:
     """Offsets to leave out."""
     stem: str = ""
     """The beginning of the names of its files: the id of the load's lease."""
+    checksums: bool = True
+    """Whether the content of records and rows is summed up, for the commit to record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +146,14 @@ class _Attempt:
 
     def _add_content(self, records: pa.RecordBatch, mapped: MappedRows) -> None:
         """Add up the checksums. A reader's batch is of one partition."""
-        if not len(records):
+        if not (self.job.checksums and len(records)):
             return
+        known: Known = {}
         partition = records.column("partition")[0].as_py()
-        self.content.add(SOURCE, partition, records.column("offset").to_numpy(), record_checksums(records))
+        self.content.add(SOURCE, partition, records.column("offset").to_numpy(), record_checksums(records, known))
         rows, quarantined = mapped.rows, mapped.quarantined
-        self.content.add(ROWS, partition, rows["offset"].to_numpy(), row_checksums(rows, self.job.rows.partition_by))
+        of_rows = row_checksums(rows, self.job.rows.partition_by, known)
+        self.content.add(ROWS, partition, rows["offset"].to_numpy(), of_rows)
         if len(quarantined):
             self.content.add(
                 QUARANTINED, partition, quarantined["offset"].to_numpy(), quarantine_checksums(quarantined)
