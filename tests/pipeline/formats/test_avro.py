@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.pipeline.formats.avro import Avro
-from ottla.pipeline.formats.avro_schema import UnsupportedSchema
+from ottla.pipeline.formats.by_schema import UnsupportedSchema
 from ottla.pipeline.formats.format import NO_VALUE
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping

@@ -16,6 +16,8 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +27,8 @@ from ottla.pipeline.formats.avro import Avro, reader_of
 from ottla.pipeline.formats.csv_lines import CsvLines
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw, Text
+from ottla.pipeline.formats.protobuf import Protobuf
+from ottla.pipeline.formats.protobuf import reader_of as protobuf_reader_of
 from ottla.pipeline.formats.registry import RegisteredSchema
 from ottla.pipeline.formats.typed import EPOCHS, NAMES
 from ottla.pipeline.lake import delta
@@ -249,6 +253,51 @@ def test_avro_records_become_the_same_rows_in_any_batches(
 ) -> None:
     columns = {} if kind is None else {"a": kind}
     check(RowMapping(avro(columns), RULE, columns), values, at, tasks)
+
+
+PROTOBUF_NUMBERS = Field.TYPE_INT64, Field.TYPE_DOUBLE, Field.TYPE_UINT64, Field.TYPE_INT32
+PROTOBUF_TYPES: list[tuple[Any, Any, list[Any]]] = [
+    *((kind, Field.LABEL_OPTIONAL, [0, 1, 4]) for kind in PROTOBUF_NUMBERS),
+    (Field.TYPE_INT64, Field.LABEL_OPTIONAL, [LARGE, -LARGE]),
+    (Field.TYPE_STRING, Field.LABEL_OPTIONAL, ["", "x", "5"]),
+    (Field.TYPE_INT64, Field.LABEL_REPEATED, [[], [1], [LARGE]]),
+    (Field.TYPE_DOUBLE, Field.LABEL_REPEATED, [[], [1.5]]),
+]
+
+
+def protobuf(declared: dict[str, str]) -> Protobuf:
+    """A registry's schemas, each with one message."""
+    made = Protobuf(registry_url="http://127.0.0.1:1", declared=declared)
+    for number, (kind, label, _) in enumerate(PROTOBUF_TYPES):
+        file = FileDescriptorProto(name="a.proto", syntax="proto3")
+        file.message_type.add(name="M").field.add(name="a", number=1, type=kind, label=label)
+        made._memory.readers[number] = protobuf_reader_of({"": file.SerializeToString()})
+    return made
+
+
+def protobuf_value(number: int, value: Any) -> bytes:
+    reader: Any = protobuf({})._memory.readers[number]
+    message, _ = reader.select(b"\0", 0)
+    body: bytes = message.make(a=value).SerializeToString()
+    return b"\0" + number.to_bytes(4) + b"\0" + body
+
+
+protobuf_values = st.lists(
+    st.integers(0, len(PROTOBUF_TYPES) - 1).flatmap(
+        lambda number: st.sampled_from(PROTOBUF_TYPES[number][2]).map(lambda value: protobuf_value(number, value))
+    )
+    | st.just(b"none"),
+    max_size=12,
+)
+
+
+@PROPERTY
+@given(protobuf_values, cuts, cuts, st.none() | st.sampled_from(TYPES))
+def test_protobuf_records_become_the_same_rows_in_any_batches(
+    values: list[bytes], at: list[int], tasks: list[int], kind: str | None
+) -> None:
+    columns = {} if kind is None else {"a": kind}
+    check(RowMapping(protobuf(columns), RULE, columns), values, at, tasks)
 
 
 LINES = [b'203.0.113.9 - - [17/May/2015:10:05:03 +0000] "GET /a?b HTTP/1.1" 200 512', b"no line", b"", b"\xff", None]

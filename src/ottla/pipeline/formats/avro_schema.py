@@ -13,11 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from ottla.pipeline.formats.by_schema import DEPTH_MAX, LEAVES_MAX, UnsupportedSchema
 from ottla.pipeline.lake.schema import wider
 
-DEPTH_MAX = 32
-LEAVES_MAX = 10_000
-"""Of all columns inside one record: types that are used twice by types that are used twice become very many."""
 _DECIMAL_DIGITS_MAX = 38
 _SIMPLE = {
     "int": pa.int32(),
@@ -37,10 +35,6 @@ _LOGICAL = {
         for unit, short in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
     },
 }
-
-
-class UnsupportedSchema(ValueError):
-    """A schema that makes no table; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)

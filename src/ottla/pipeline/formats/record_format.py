@@ -14,3 +14,4 @@ class RecordFormat(StrEnum):
     TEXT = "text"
     RAW = "raw"
     AVRO = "avro"
+    PROTOBUF = "protobuf"

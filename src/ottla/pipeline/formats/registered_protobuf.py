@@ -79,15 +79,24 @@ class ProtobufSchema:
 
     def decode(self, body: bytes) -> Any:
         """Decode a message after its schema's id: the place of its type in the schema, and the fields."""
-        indexes, at = _read_indexes(body)
-        message = self._class_of(indexes)()
+        indexes, at = read_indexes(body)
+        message = self.class_of(indexes)()
         try:
             message.ParseFromString(body[at:])
         except DecodeError as error:
             raise ValueError(f"no message of its type: {error}") from None
         return _plain(message)
 
-    def _class_of(self, indexes: tuple[int, ...]) -> Any:
+    def descriptor_of(self, name: str) -> Descriptor:
+        """Return the descriptor of a message by its full name. Raises ValueError if there is none."""
+        try:
+            found: Descriptor = self._pool.FindMessageTypeByName(name)
+        except KeyError:
+            raise ValueError(f"the schema has no message {name}") from None
+        return found
+
+    def class_of(self, indexes: tuple[int, ...]) -> Any:
+        """Return the class of the message at a place of the schema. Raises ValueError if there is none."""
         if indexes not in self._classes:
             types: list[Descriptor] = list(self._file.message_types_by_name.values())
             found: Descriptor | None = None
@@ -100,8 +109,11 @@ class ProtobufSchema:
         return self._classes[indexes]
 
 
-def _read_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """Read the path to the type of a message: a count and numbers, zigzag; a count of 0 is the first type."""
+def read_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
+    """Read the path to the type of a message: a count and numbers, zigzag; a count of 0 is the first type.
+
+    Returns it, and where the message begins. Raises ValueError.
+    """
     count, at = _varint(body, 0)
     if not 0 <= count <= _INDEXES_MAX:
         raise ValueError(f"a type {count} messages deep")

@@ -32,8 +32,9 @@ def check_online(job: PipelineJob, found: ReadResult) -> None:
             except (NoSuchTopic, CannotLoad, KafkaError) as error:
                 found.add_problem(("load", n, key), str(error))
     for n, load in enumerate(job.sections["load"]):
-        if (url := load["avro"]["registry"]) and (fault := _registry_fault(url)):
-            found.add_problem(("load", n, "avro", "registry"), fault)
+        for name in ("avro", "protobuf", "json"):
+            if (url := load[name]["registry"]) and (fault := _registry_fault(url)):
+                found.add_problem(("load", n, name, "registry"), fault)
 
 
 def _registry_fault(url: str) -> str | None:
