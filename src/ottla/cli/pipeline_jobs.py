@@ -1,4 +1,4 @@
-"""`ottla pipeline init | check | run | status | load | replay | compact`: jobs from a file, or from options.
+"""`ottla pipeline init | check | run | status | load | replay | redrive | compact`: jobs from a file, or from options.
 
 Options that say what to load become the same values as a job file's keys, and are checked by the same declarations
 (`pipeline/job_file/`).
@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -222,13 +223,30 @@ def run(
     Runner(made, shape, master, quiet).run_rounds(stages, every)
 
 
-def status(job: JobFile = None, wait: Wait = None, shape: Format = OutputFormat.TABLE) -> None:
-    """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
-    from ottla.pipeline.status import status_of
+def status(
+    job: JobFile = None,
+    lake: Lake = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    wait: Wait = None,
+    shape: Format = OutputFormat.TABLE,
+) -> None:
+    """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit.
 
-    made = with_wait(job_in(job_path(job)), wait)
+    With --lake, of all topics that the lake's tables were loaded from, by whatever job.
+    """
+    from ottla.pipeline.status import status_of, status_of_lake
+
+    if lake is not None and job is not None:
+        raise usage_error("give --job or --lake, not both")
     with _failures():
-        lines = [asdict(line) for line in status_of(made)]
+        if lake is not None:
+            of_lake = with_wait(LoadOptions([_ANY_TOPIC], lake=lake, brokers=brokers, profile=profile).job(), wait)
+            warn = partial(print, "warning:", file=sys.stderr)
+            found = status_of_lake(of_lake.lake, of_lake.brokers, warn)
+        else:
+            found = status_of(with_wait(job_in(job_path(job)), wait))
+    lines = [asdict(line) for line in found]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
     if shape is not OutputFormat.JSON:
         from datetime import UTC, datetime
@@ -236,7 +254,7 @@ def status(job: JobFile = None, wait: Wait = None, shape: Format = OutputFormat.
         for line in lines:
             at_ms = line["last_commit_ms"]
             line["last_commit"] = at_ms and datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    show_rows(lines, columns, shape, empty="the job loads nothing")
+    show_rows(lines, columns, shape, empty="the lake has no table" if lake is not None else "the job loads nothing")
 
 
 def load(
@@ -307,6 +325,36 @@ def replay(
     runner.once("replay", replay_stage)
 
 
+def redrive(
+    topics: Topics = None,
+    pattern: Pattern = None,
+    job: JobFile = None,
+    only: Only = None,
+    lake: Lake = None,
+    table: Table = None,
+    tables: Tables = None,
+    options: Options = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    wait: Wait = None,
+    redrives_max: Annotated[
+        int, typer.Option("--max", metavar="N", min=1, help="How often a record is produced again at most.")
+    ] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count only.")] = False,
+    quiet: Quiet = False,
+    shape: Format = OutputFormat.TABLE,
+) -> None:
+    """Produce dead letters again to the topics that they came from, each once. Needs no Spark.
+
+    A record that is refused again comes back to the dead letters, --max times at most.
+    """
+    load_options = LoadOptions(topics, pattern, lake, table, tables, None, options, brokers, profile)
+    runner = Runner(with_wait(load_job(job, only, load_options), wait), shape, None, quiet, loads_only=True)
+    from ottla.pipeline.stages.load import redrive_stage
+
+    runner.once("redrive", partial(redrive_stage, redrives_max=redrives_max, dry_run=dry_run))
+
+
 def compact(
     topics: Topics = None,
     job: JobFile = None,
@@ -340,7 +388,7 @@ def compact(
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands of `ottla pipeline`."""
-    for command in (init, check, run, status, load, replay, compact):
+    for command in (init, check, run, status, load, replay, redrive, compact):
         app.command()(command)
 
 

@@ -97,6 +97,32 @@ AVRO = SectionSchema(
         Key("schema", ValueType.PATH, "A file with the schema of every record.", example='"event.avsc"'),
     ),
 )
+JSON = SectionSchema(
+    "json",
+    "Records of a serializer of JSON Schema, with a registry's header.",
+    (
+        Key(
+            "registry",
+            ValueType.TEXT,
+            "The schema registry's URL. Left out: the value is JSON without a header.",
+            example='"http://registry.example:8081"',
+        ),
+    ),
+)
+PROTOBUF = SectionSchema(
+    "protobuf",
+    "Where schemas are: in a registry (records with its header), or in a file of descriptors (records without).",
+    (
+        Key("registry", ValueType.TEXT, "The schema registry's URL.", example='"http://registry.example:8081"'),
+        Key(
+            "descriptors",
+            ValueType.PATH,
+            "A file that `protoc --include_imports --descriptor_set_out` wrote.",
+            example='"orders.pb"',
+        ),
+        Key("message", ValueType.TEXT, "The message of every record in that file.", example='"shop.v1.Order"'),
+    ),
+)
 COLUMNS = SectionSchema(
     "columns",
     "Types of fields, by name. A declared column never widens; what does not fit goes to the quarantine.",
@@ -114,6 +140,11 @@ def check(values: Values) -> Iterator[KeyProblem]:
     for topic in values["topics"] or ():
         if is_pattern(topic):
             yield "topics", f"{topic!r} is no topic's name; is pattern = {topic!r} meant?"
+    dead_letters = values["dead_letters"]
+    if any(dead_letters.replace(TOPIC_IN_NAME, topic) == topic for topic in values["topics"] or ()):
+        yield "dead_letters", "a topic's dead letters cannot go to the topic itself"
+    if dead_letters and is_pattern(dead_letters.replace(TOPIC_IN_NAME, "")):
+        yield "dead_letters", f"{dead_letters!r} is no topic's name"
     if is_uri(values["table"]):
         yield "table", f"{values['table']!r} is a location, not a table's name. The location belongs to the lake's path"
     if any(part not in _PARTS for part in values["keep"]):
@@ -138,7 +169,7 @@ def _pattern_fault(pattern: str) -> str | None:
 
 
 def _check_format(values: Values) -> Iterator[KeyProblem]:
-    csv, avro, form = values["csv"], values["avro"], values["format"]
+    csv, form = values["csv"], values["format"]
     if form == "csv":
         if not csv["fields"] and not csv["header"]:
             yield "csv", "a csv load needs csv.fields, or csv.header = true"
@@ -148,6 +179,24 @@ def _check_format(values: Values) -> Iterator[KeyProblem]:
             yield "csv", "csv.fields has a name twice"
     elif csv["fields"] or csv["header"]:
         yield "csv", f"csv says something, and the format is {form}"
+    yield from _check_schemas(values)
+
+
+def _check_schemas(values: Values) -> Iterator[KeyProblem]:
+    """Report where schemas are, if that is not said or contradicts the format."""
+    avro, protobuf, json, form = values["avro"], values["protobuf"], values["json"], values["format"]
+    if form == "protobuf":
+        if bool(protobuf["registry"]) == bool(protobuf["descriptors"]):
+            yield "protobuf", "a protobuf load needs protobuf.registry or protobuf.descriptors, not both"
+        elif bool(protobuf["descriptors"]) != bool(protobuf["message"]):
+            yield "protobuf", "protobuf.message says which message of protobuf.descriptors every record is"
+    elif any(protobuf.values()):
+        yield "protobuf", f"protobuf says something, and the format is {form}"
+    if form != "json" and json["registry"]:
+        yield "json", f"json says something, and the format is {form}"
+    for name in ("protobuf", "json"):
+        if (url := values[name]["registry"]) and urlsplit(url).scheme not in {"http", "https"}:
+            yield name, f"{name}.registry: {url!r} is no URL of http or https"
     if form == "avro":
         if bool(avro["registry"]) == bool(avro["schema"]):
             yield "avro", "an avro load needs avro.registry or avro.schema, not both"
@@ -228,6 +277,14 @@ LOAD = SectionSchema(
             example='"100%"',
         ),
         Key(
+            "dead_letters",
+            ValueType.TEXT,
+            "A topic that quarantined records are produced to too, for `ottla pipeline redrive` and other programs. "
+            "`{topic}` stands for the topic's name. Left out: none.",
+            "",
+            example='"{topic}-dead-letters"',
+        ),
+        Key(
             "group",
             ValueType.TEXT,
             'The consumer group that shows how far the load is; "" for none. `{table}` stands for the table\'s name.',
@@ -241,10 +298,17 @@ LOAD = SectionSchema(
             COMMIT_OFFSETS_MAX,
             example=str(COMMIT_OFFSETS_MAX),
         ),
+        Key(
+            "checksums",
+            ValueType.FLAG,
+            "Whether commits record checksums of what was loaded: the audit needs them for rows without a record.",
+            default=True,
+            example="true",
+        ),
         Key("file_size", ValueType.SIZE, "How large a file may become.", FILE_BYTES, example='"256MB"'),
     ),
     many=True,
-    sections=(TIME, COLUMNS, CSV, AVRO),
+    sections=(TIME, COLUMNS, CSV, JSON, AVRO, PROTOBUF),
     check=check,
 )
 
@@ -252,7 +316,7 @@ LOAD = SectionSchema(
 def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
     """Build a load as the section says it. The values were checked.
 
-    Raises OSError or UnsupportedSchema over Avro's file.
+    Raises OSError or UnsupportedSchema over a file with schemas.
     """
     return LoadSpec(
         lake=replace(lake, table_format=TableFormat(values["table_format"])) if values["table_format"] else lake,
@@ -267,13 +331,16 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
         quarantine_max=values["quarantine_max"],
         commit_offsets=values["commit_offsets"],
         file_bytes=values["file_size"],
+        dead_letters=values["dead_letters"],
+        checksums=values["checksums"],
     )
 
 
 def _format(values: Values) -> Format:
     match values["format"]:
         case "json":
-            return JsonObjects(declared=dict(values["columns"]))
+            objects = JsonObjects(declared=dict(values["columns"]))
+            return _json_schema(values["json"]["registry"], objects) if values["json"]["registry"] else objects
         case "csv":
             csv = values["csv"]
             return CsvLines(tuple(csv["fields"]), csv["delimiter"], csv["quote"], csv["header"])
@@ -283,6 +350,8 @@ def _format(values: Values) -> Format:
             return Text()
         case "raw":
             return Raw()
+        case "protobuf":
+            return _protobuf(values["protobuf"], dict(values["columns"]))
         case _:
             return _avro(values["avro"], dict(values["columns"]))
 
@@ -292,6 +361,21 @@ def _avro(values: Values, declared: dict[str, str]) -> Format:
 
     path: Path | None = values["schema"]
     return Avro(registry_url=values["registry"], declared=declared) if path is None else Avro.of_file(path)
+
+
+def _json_schema(registry: str, objects: JsonObjects) -> Format:
+    from ottla.pipeline.formats.json_schema import JsonSchema
+
+    return JsonSchema(registry, objects)
+
+
+def _protobuf(values: Values, declared: dict[str, str]) -> Format:
+    from ottla.pipeline.formats.protobuf import Protobuf  # Google's library only where there is Protobuf
+
+    path: Path | None = values["descriptors"]
+    if path is None:
+        return Protobuf(registry_url=values["registry"], declared=declared)
+    return Protobuf.of_file(path, values["message"], declared)
 
 
 def _time(values: Values) -> TimeRule:

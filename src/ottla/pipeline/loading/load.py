@@ -37,8 +37,10 @@ from ottla.pipeline.loading.commit_protocol import (
     TopicLoader,
     create_tables,
 )
+from ottla.pipeline.loading.dead_letters import DeadLetters, send_dead_letters
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import CannotLoad, split_among_tasks
+from ottla.pipeline.loading.redrive import Redriven, redrive
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.offset_range import OffsetRange
@@ -71,6 +73,10 @@ class LoadSpec:
     """The share of a topic's records that a load may quarantine without a fault. All of them are always one."""
     commit_offsets: int = COMMIT_OFFSETS_MAX
     file_bytes: int = FILE_BYTES
+    checksums: bool = True
+    """Whether commits record the checksums of what was loaded, for the audit."""
+    dead_letters: str = ""
+    """The topic that quarantined records are produced to as well; `{topic}` in it is the topic's name. "" for none."""
 
     def tables(self, topic: str) -> Tables:
         """Return the table and the quarantine of a topic."""
@@ -92,6 +98,13 @@ class LoadSpec:
         return any(
             wanted.fullmatch(topic) and self.tables(topic).table.name == table.name for topic in topics_of(table)
         )
+
+    def dead_letters_of(self, topic: str, tables: Tables) -> DeadLetters | None:
+        """Return where the quarantined records of a topic are produced to; None if nowhere."""
+        if not self.dead_letters:
+            return None
+        to = self.dead_letters.replace(TOPIC_IN_NAME, topic)
+        return DeadLetters(self.brokers, topic, to, f"ottla-pipeline-{tables.table.name}-{topic}")
 
     def group_of(self, tables: Tables) -> str:
         """Return the group whose offsets show how far the load is."""
@@ -143,6 +156,8 @@ class TopicLoad:
     log_ends: Mapping[int, int] = field(default_factory=dict)
     lost: Sequence[OffsetRange] = ()
     reasons: Mapping[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+    """Records that were produced to the dead-letter topic."""
 
     @property
     def lag(self) -> int:
@@ -232,6 +247,29 @@ def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -
     return _each_topic(spec, replay_topic)
 
 
+def redrive_topics(spec: LoadSpec, *, redrives_max: int, dry_run: bool) -> tuple[list[Redriven], list[TopicFailure]]:
+    """Produce the dead letters of every topic of a load again. Raises what `load_topics` raises."""
+    done: list[Redriven] = []
+    failures: list[TopicFailure] = []
+    with _open_offset_client(spec.brokers) as offset_client:
+        try:
+            topics = resolve_topics(spec, offset_client)
+        except (CannotLoad, KafkaError) as error:
+            return done, [TopicFailure(spec.pattern or "", error)]
+    for topic in topics:
+        tables = spec.tables(topic)
+        letters = spec.dead_letters_of(topic, tables)
+        try:
+            if letters is None or not tables.quarantine.exists():
+                raise CannotLoad(f"topic {topic} has no dead letters: the load names no topic for them in dead_letters")
+            done.append(redrive(letters, tables.quarantine, redrives_max=redrives_max, dry_run=dry_run))
+        except OF_ALL_TOPICS:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other topics are none the worse for it
+            failures.append(TopicFailure(topic, error))
+    return done, failures
+
+
 def _each_topic(spec: LoadSpec, work: Callable[[str, OffsetClient], TopicLoad]) -> LoadOutcome:
     outcome = LoadOutcome()
     with _open_offset_client(spec.brokers) as offset_client:
@@ -315,10 +353,18 @@ def _load_topic(
             result = loader.run(state.bounds, limits)
             done = _with_positions(done, tables, state)
             if result.did_nothing:
-                return done
+                return replace(done, dead_letters=_send_dead_letters(spec, topic, tables, state))
             done = done.plus(result)
             progress.note(f"{topic}  {result.rows:,} rows committed  lag {done.lag:,}")
             _commit_position(spec, offset_client, topic, tables, done.positions, progress)
+
+
+def _send_dead_letters(spec: LoadSpec, topic: str, tables: Tables, state: TopicState) -> int:
+    letters = spec.dead_letters_of(topic, tables)
+    if letters is None:
+        return 0
+    held = tables.table.positions(topic, state.bounds)
+    return send_dead_letters(letters, tables.quarantine, held, len(state.bounds))
 
 
 def _count_offsets(tables: Tables, topic: str, state: TopicState, wanted: LoadLimits) -> int:
@@ -355,6 +401,7 @@ def _topic_loader(
         target_of(tables.quarantine, tables.quarantine.spec(), file_bytes=spec.file_bytes),
         fields=pa.schema([]),
         stem=stem,
+        checksums=spec.checksums,
     )
 
     def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:

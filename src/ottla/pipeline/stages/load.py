@@ -15,8 +15,10 @@ from ottla.pipeline.loading.load import (
     TopicFailure,
     TopicLoad,
     load_topics,
+    redrive_topics,
     replay_topics,
 )
+from ottla.pipeline.loading.redrive import Redriven
 from ottla.pipeline.offset_range import deleted_text
 from ottla.pipeline.progress import StageProgress
 from ottla.pipeline.reporting.values import size_text
@@ -38,6 +40,31 @@ def load_stage(context: Context, backfill: BackfillRange | None) -> StageResult:
 def replay_stage(context: Context) -> StageResult:
     """Parse quarantined records again."""
     return _each(context, "replay", lambda spec, stage: replay_topics(spec, context.spark, stage))
+
+
+def redrive_stage(context: Context, *, redrives_max: int, dry_run: bool) -> StageResult:
+    """Produce dead letters again to the topics that they came from."""
+    done: list[Redriven] = []
+    failures: list[TopicFailure] = []
+    for spec in context.job.loads:
+        if spec.dead_letters or len(context.job.loads) == 1:
+            found, failed = redrive_topics(spec, redrives_max=redrives_max, dry_run=dry_run)
+            done += found
+            failures += failed
+    if failures and not done:
+        raise failures[0].error
+    lines = [_redriven_line(one, dry_run=dry_run) for one in done]
+    lines += [f"{failure.topic}: not redriven: {failure.text}" for failure in failures]
+    documents = [*map(asdict, done), *({"topic": f.topic, "failed": f.text} for f in failures)]
+    return StageResult(
+        "\n".join(lines), documents, not failures, worst_kind(failures) if failures else FailureKind.FAILED
+    )
+
+
+def _redriven_line(one: Redriven, *, dry_run: bool) -> str:
+    given_up = f", {one.given_up:,} given up: they were produced again as often as may be" if one.given_up else ""
+    verb = "would be produced again" if dry_run else "produced again"
+    return f"{one.dead_letters} -> {one.topic}: {one.redriven:,} {verb}{given_up}"
 
 
 def _each(context: Context, name: str, work: Callable[[LoadSpec, StageProgress], LoadOutcome]) -> StageResult:
@@ -102,8 +129,9 @@ def _reasons(load: TopicLoad) -> list[str]:
 def _line(load: TopicLoad) -> str:
     quarantined = f", {load.quarantined:,} quarantined" if load.quarantined else ""
     late = f" ({load.late:,} late)" if load.late else ""
+    letters = f", {load.dead_letters:,} dead letters" if load.dead_letters else ""
     size = f", {load.files:,} files of {size_text(load.size_bytes)}" if load.files else ""
-    return f"{load.topic} -> {load.table}: {load.rows:,} rows{late}{quarantined}{size}; lag {load.lag:,}"
+    return f"{load.topic} -> {load.table}: {load.rows:,} rows{late}{quarantined}{letters}{size}; lag {load.lag:,}"
 
 
 def as_json(load: TopicLoad) -> dict[str, Any]:
