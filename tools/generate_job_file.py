@@ -1,10 +1,11 @@
-"""Generates the job file that `ottla pipeline init` writes: every section and key with its meaning.
+"""Generates the job file that `ottla pipeline init` writes, and docs/job-file.schema.json, which describes job files.
 
 `init` copies the generated file, so that it works without the pipeline's libraries, which the declarations need.
 """
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.job_file.schema import Key, SectionSchema
 
 PATH = "src/ottla/pipeline/job_file/example.toml"
+SCHEMA = "docs/job-file.schema.json"
 _WIDTH = 110
 _HEAD = """\
 # A job of `ottla pipeline`. Lines that begin with #key show what a key is when it is left out, or what it may be.
@@ -21,10 +23,11 @@ _HEAD = """\
 
 
 def generate() -> dict[str, str]:
-    """The job file, by its path in the repository."""
+    """The files, by their paths in the repository."""
     from ottla.pipeline.job_file.job import SECTIONS
+    from ottla.pipeline.job_file.json_schema import json_schema
 
-    return {PATH: example(SECTIONS)}
+    return {PATH: example(SECTIONS), SCHEMA: json.dumps(json_schema(SECTIONS), indent=2) + "\n"}
 
 
 def example(sections: Iterable[SectionSchema]) -> str:

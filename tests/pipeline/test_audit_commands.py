@@ -133,6 +133,21 @@ def test_rows_deleted_on_purpose_are_declared_and_distinguished_from_lost_ones(c
     assert commands.audit(code=ExitCode.FAILED)["total"]["missing"] == 2
 
 
+def test_the_status_of_a_lake_shows_every_topic_that_its_tables_were_loaded_from(commands: Commands) -> None:
+    options = ("--lake", str(commands.job.directory / "lake"), "--brokers", commands.job.bootstrap)
+    assert run(["pipeline", "status", *options, "--format", "json"]) == ExitCode.OK
+    lines = json.loads(commands.capsys.readouterr().out)
+    assert [(line["topic"], line["table"], line["position"], line["lag"]) for line in lines] == [
+        ("events", "events", 20, 0)
+    ] * 2
+    delete_topic(commands.job.bootstrap, "events")
+    assert run(["pipeline", "status", *options]) == ExitCode.OK
+    printed = commands.capsys.readouterr()
+    assert "the lake has no table" in printed.out or "the lake has no table" in printed.err
+    assert "warning: events: " in printed.err
+    assert run(["pipeline", "status", "--job", "job.toml", *options]) == ExitCode.USAGE
+
+
 def test_offsets_that_cannot_be_declared_are_refused(commands: Commands) -> None:
     for offsets, reason in (
         ("1:18-20", "partition 1, offsets 18 to 20: the table was loaded with offsets 0 to 19 of it"),

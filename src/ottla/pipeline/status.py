@@ -1,20 +1,24 @@
-"""Shows how far the job's tables are loaded: by topic and partition, from the brokers and from the tables' files."""
+"""Shows how far the tables of a job, or of a lake, are loaded, by topic and partition: by the brokers and the files."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from ottla.pipeline.connector.offset_client import OffsetClient
+from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient
 from ottla.pipeline.event_time import LATE
 from ottla.pipeline.job_file.job import PipelineJob
+from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.lake_table import TableReader, topics_of
 from ottla.pipeline.lake.parquet_files import read_columns
+from ottla.pipeline.lake.table_format import TableFormat
+from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.load import LoadSpec, resolve_topics
-from ottla.pipeline.source import topic_state
+from ottla.pipeline.source import Brokers, topic_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,30 @@ def status_of(job: PipelineJob) -> list[PartitionStatus]:
         ]
 
 
+def status_of_lake(lake: Lake, brokers: Brokers, warn: Callable[[str], None]) -> list[PartitionStatus]:
+    """Return the status of each partition of every topic that a lake's tables were loaded from, whatever job loads it.
+
+    A topic that is not there any more is a warning. Raises KafkaError, CannotConnect, TableMismatch.
+    """
+    lines: list[PartitionStatus] = []
+    lakes = [Lake(lake.root, table_format) for table_format in TableFormat]
+    found = [Tables(one.table(name), one.quarantine(name)) for one in lakes for name in one.table_names()]
+    with contextlib.closing(OffsetClient(brokers.read_options)) as offset_client:
+        for tables in sorted(found, key=lambda tables: tables.table.name):
+            for topic in topics_of(tables.table):
+                try:
+                    lines += _partitions(tables, offset_client, topic)
+                except NoSuchTopic as error:
+                    warn(f"{tables.table.name}: {error}")
+    return lines
+
+
 def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[PartitionStatus]:
-    tables, state = spec.tables(topic), topic_state(offset_client, topic)
+    return _partitions(spec.tables(topic), offset_client, topic)
+
+
+def _partitions(tables: Tables, offset_client: OffsetClient, topic: str) -> list[PartitionStatus]:
+    state = topic_state(offset_client, topic)
     exists = tables.table.exists()
     loaded = exists and topic in topics_of(tables.table)
     held = tables.table.positions(topic, state.bounds) if loaded else {}
