@@ -312,3 +312,44 @@ def test_a_field_whose_type_changed_from_schema_to_schema_is_a_conflict(registry
     rows, reasons = parse(Avro(registry.url), framed(7, USER, {"id": 1, "name": "a"}), framed(8, other, {"id": "x"}))
     assert rows[0] == {"id": 1, "name": "a"}
     assert reasons == [None, "field id is string, and the table has int32"]
+
+
+def test_a_renamed_field_is_the_column_of_its_oldest_name_where_that_is_wanted(registry: FakeRegistry) -> None:
+    def schema(name: str, *aliases: str) -> dict[str, Any]:
+        inner = {"type": "record", "name": "In", "fields": [{"name": name, "type": "int", "aliases": list(aliases)}]}
+        fields = [{"name": name, "type": "int", "aliases": list(aliases)}, {"name": "in", "type": inner}]
+        return {"type": "record", "name": "User", "fields": fields}
+
+    schemas = [schema("a"), schema("b", "a"), schema("c", "b", "a")]
+    values = []
+    for number, (made, name) in enumerate(zip(schemas, "abc", strict=True)):
+        registry.register(number, made)
+        values.append(framed(number, made, {name: number, "in": {name: number}}))
+    rows, reasons = parse(Avro(registry.url, by_alias=True), *values)
+    assert (rows, reasons) == ([{"a": n, "in": {"a": n}} for n in range(3)], [None] * 3)
+    rows, _ = parse(Avro(registry.url), *values)
+    assert [sorted(name for name, value in row.items() if value is not None) for row in rows] == [
+        ["a", "in"],
+        ["b", "in"],
+        ["c", "in"],
+    ]
+
+
+def test_records_inside_lists_and_maps_evolve(registry: FakeRegistry) -> None:
+    def schema(*fields: tuple[str, str]) -> dict[str, Any]:
+        item = {"type": "record", "name": "Item", "fields": [{"name": n, "type": t} for n, t in fields]}
+        kinds = {"list": {"type": "array", "items": item}, "map": {"type": "map", "values": ["null", "Item"]}}
+        return {"type": "record", "name": "E", "fields": [{"name": n, "type": t} for n, t in kinds.items()]}
+
+    old, new = schema(("x", "int"), ("gone", "string")), schema(("x", "long"), ("y", "double"))
+    registry.register(1, old)
+    registry.register(2, new)
+    before, after = {"x": 1, "gone": "g"}, {"x": 1 << 40, "y": 0.5}
+    values = [
+        framed(1, old, {"list": [before], "map": {"k": before}}),
+        framed(2, new, {"list": [after], "map": {"k": None}}),
+    ]
+    rows, reasons = parse(Avro(registry.url), *values)
+    assert reasons == [None, None]
+    was, now = {**before, "y": None}, {**after, "gone": None}
+    assert rows == [{"list": [was], "map": [("k", was)]}, {"list": [now], "map": [("k", None)]}]

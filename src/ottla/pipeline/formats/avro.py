@@ -65,22 +65,24 @@ class Avro:
 
     registry_url: str | None = None
     schema_text: str | None = None
+    by_alias: bool = False
+    """Whether a field that has aliases is the column of the last of them, its oldest name."""
     declared: Mapping[str, str] = field(default_factory=dict)
     """The types that a load declares, by field: such a field may be of different types in different schemas."""
     _memory: SchemaMemory = field(default_factory=SchemaMemory, compare=False, repr=False)
 
     @staticmethod
-    def of_file(path: Path) -> Avro:
+    def of_file(path: Path, *, by_alias: bool = False) -> Avro:
         """Make the format of a schema in an .avsc file. Raises OSError or UnsupportedSchema."""
         text = path.read_text(encoding="utf-8")
-        reader_of(RegisteredSchema("AVRO", text))
-        return Avro(schema_text=text)
+        reader_of(RegisteredSchema("AVRO", text), by_alias=by_alias)
+        return Avro(schema_text=text, by_alias=by_alias)
 
     def columns(self) -> pa.Schema:
         """Return the columns of the file's schema; those of a registry's schemas are found with the records."""
         if self.schema_text is None:
             return pa.schema([])
-        return reader_of(RegisteredSchema("AVRO", self.schema_text)).columns
+        return reader_of(RegisteredSchema("AVRO", self.schema_text), by_alias=self.by_alias).columns
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[LeafPath] = ()) -> Parsed:
         """Parse records. Raises RegistryFailed if the registry cannot be asked: that says nothing about the records."""
@@ -96,11 +98,11 @@ class Avro:
     def _new_reader(self, registry: SchemaRegistry | None, schema_id: int) -> SchemaReader:
         if registry is None:
             assert self.schema_text is not None
-            return reader_of(RegisteredSchema("AVRO", self.schema_text))
-        return reader_of(registry.schema(schema_id))
+            return reader_of(RegisteredSchema("AVRO", self.schema_text), by_alias=self.by_alias)
+        return reader_of(registry.schema(schema_id), by_alias=self.by_alias)
 
 
-def reader_of(schema: RegisteredSchema) -> _Reader:
+def reader_of(schema: RegisteredSchema, *, by_alias: bool = False) -> _Reader:
     """Prepare a schema for reading. Raises UnsupportedSchema where it makes no table, and nothing else."""
     if schema.kind != "AVRO":
         raise UnsupportedSchema(f"the schema is {schema.kind}, not AVRO")
@@ -109,7 +111,7 @@ def reader_of(schema: RegisteredSchema) -> _Reader:
         for text in schema.references:
             fastavro.parse_schema(json.loads(text), named_schemas=named)
         parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
-        plain = PlainSchema(named).convert(parsed, "the schema")
+        plain = PlainSchema(named, by_alias=by_alias).convert(parsed, "the schema")
         kind = plain.kind
         if not pa.types.is_struct(kind):
             raise UnsupportedSchema("the schema is no record, so there are no fields")

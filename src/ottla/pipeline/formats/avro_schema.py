@@ -53,8 +53,9 @@ class PlainType:
 class PlainSchema:
     """Converts the types of one parsed schema."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named = named
+    def __init__(self, named: Mapping[str, Any], *, by_alias: bool = False) -> None:
+        """Take the named types; with `by_alias` a field that has aliases is the column of the last of them."""
+        self._named, self._by_alias = named, by_alias
         self._done: dict[str, PlainType] = {}
         """The named types so far, as references to them."""
 
@@ -118,9 +119,10 @@ class PlainSchema:
         for f in avro["fields"]:
             if not isinstance(f["name"], str):
                 raise UnsupportedSchema(f"{path} has a field whose name is {f['name']!r}, which is no text")
-            if f["name"] in fields:
-                raise UnsupportedSchema(f"{path} has the field {f['name']} twice")
-            fields[f["name"]] = self.convert(f["type"], f"{path}.{f['name']}", deep + 1, above)
+            column = self._column_name(f)
+            if column in fields:
+                raise UnsupportedSchema(f"{path} has the field {column} twice")
+            fields[column] = self.convert(f["type"], f"{path}.{f['name']}", deep + 1, above)
         plain = [{"name": field, "type": found.avro} for field, found in fields.items()]
         return PlainType(
             {"type": "record", "name": name, "fields": plain},
@@ -129,6 +131,11 @@ class PlainSchema:
             sum(field.leaves for field in fields.values()),
             1 + max((field.depth for field in fields.values()), default=0),
         )
+
+    def _column_name(self, f: Mapping[str, Any]) -> str:
+        """Return the column of a field: it follows from the schema alone, whichever name a table saw first."""
+        aliases = f.get("aliases") if self._by_alias else None
+        return str(aliases[-1] if aliases else f["name"])
 
     @staticmethod
     def _enum(avro: Any, name: str, _path: str, _deep: int, _above: tuple[str, ...]) -> PlainType:

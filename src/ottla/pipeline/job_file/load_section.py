@@ -95,6 +95,14 @@ AVRO = SectionSchema(
             example='"http://registry.example:8081"',
         ),
         Key("schema", ValueType.PATH, "A file with the schema of every record.", example='"event.avsc"'),
+        Key(
+            "aliases",
+            ValueType.FLAG,
+            "Whether a field that has aliases is the column of the last of them, so that a renamed field stays one "
+            "column: list the oldest name last.",
+            default=False,
+            example="true",
+        ),
     ),
 )
 JSON = SectionSchema(
@@ -202,7 +210,7 @@ def _check_schemas(values: Values) -> Iterator[KeyProblem]:
             yield "avro", "an avro load needs avro.registry or avro.schema, not both"
         elif avro["registry"] and urlsplit(avro["registry"]).scheme not in {"http", "https"}:
             yield "avro", f"avro.registry: {avro['registry']!r} is no URL of http or https"
-    elif avro["registry"] or avro["schema"]:
+    elif any(avro.values()):
         yield "avro", f"avro says something, and the format is {form}"
 
 
@@ -360,7 +368,10 @@ def _avro(values: Values, declared: dict[str, str]) -> Format:
     from ottla.pipeline.formats.avro import Avro  # `fastavro` only where there is Avro
 
     path: Path | None = values["schema"]
-    return Avro(registry_url=values["registry"], declared=declared) if path is None else Avro.of_file(path)
+    by_alias: bool = values["aliases"]
+    if path is None:
+        return Avro(registry_url=values["registry"], by_alias=by_alias, declared=declared)
+    return Avro.of_file(path, by_alias=by_alias)
 
 
 def _json_schema(registry: str, objects: JsonObjects) -> Format:
