@@ -25,6 +25,7 @@ from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.commit_protocol import Tables
+from ottla.pipeline.loading.header_columns import header_columns
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.loading.row_mapping import RowMapping
@@ -632,3 +633,29 @@ def test_an_intent_that_cannot_be_read_is_set_aside(bench: Bench) -> None:
     assert "intent.json cannot be read" in warnings[0]
     bench.backfill({0: 0}, {})
     bench.check_every_offset_once()
+
+
+# ---- Headers
+
+
+def test_headers_become_columns_of_their_declared_types(tmp_path: Path, table_format: TableFormat) -> None:
+    mapping = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="h", form="timestamp_s"), headers={"h": "long"})
+    topic = MemoryTopic({0: objects({"h": "a field"}, {"n": 1}, b"none", {"n": 2})})
+    bench = Bench(tmp_path, topic, mapping, table_format=table_format)
+    bench.load()
+    assert sorted(bench.rows('"offset", h, h_, n')) == [(0, 0, "a field", None), (1, 1, None, 1), (3, 3, None, 2)]
+    assert bench.quarantined_files('"offset", headers[1].value') == [(2, b"2")]
+
+
+def test_of_several_headers_the_last_counts_and_one_of_another_type_is_a_reason() -> None:
+    def one(*values: bytes | None) -> list[dict[str, Any]]:
+        return [{"key": "x", "value": b"9"}, *({"key": "h", "value": value} for value in values)]
+
+    rows = [one(b"1", b"2"), one(), None, one(None), one(b"x"), one(b"\xff")]
+    records = pa.record_batch({"headers": pa.array(rows, memory_log.HEADERS)})
+    found, reasons = header_columns(records, {"h": "int", "none": "string"})
+    assert found["h"].to_pylist() == [2, None, None, None, None, None]
+    assert found["none"].to_pylist() == [None] * 6
+    assert reasons.to_pylist() == [None] * 4 + ["field h is no int", "header h is not UTF-8"]
+    found, reasons = header_columns(records.slice(4), {"h": "binary"})
+    assert (found["h"].to_pylist(), reasons.null_count) == ([b"x", b"\xff"], 2)

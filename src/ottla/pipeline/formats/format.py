@@ -60,12 +60,17 @@ def reasons_where(mask: Any, why: str) -> Any:
 def texts(values: pa.Array) -> tuple[pa.Array, Any]:
     """Decode bytes as texts; return them, and a reason for those that are none."""
     missing = reasons_where(pc.is_null(values), NO_VALUE)
+    given, lost = utf8(values)
+    return given, pc.coalesce(missing, reasons_where(lost, NO_TEXT))
+
+
+def utf8(values: pa.Array) -> tuple[pa.Array, Any]:
+    """Decode bytes as texts; return them, and which are none."""
     try:
-        return values.cast(pa.string()), missing
+        return values.cast(pa.string()), pa.repeat(pa.scalar(False), len(values))
     except pa.ArrowInvalid:
-        found = [_text(value) for value in values.to_pylist()]
-    given = pa.array(found, pa.string())
-    return given, pc.coalesce(missing, reasons_where(pc.is_null(given), NO_TEXT))
+        given = pa.array([_text(value) for value in values.to_pylist()], pa.string())
+    return given, pc.and_(pc.is_null(given), pc.is_valid(values))
 
 
 def _text(value: bytes | None) -> str | None:

@@ -137,6 +137,12 @@ COLUMNS = SectionSchema(
     (),
     entries=Key("", ValueType.TEXT, f"{', '.join((*typed.NAMES, *typed.EPOCHS))}."),
 )
+HEADERS = SectionSchema(
+    "headers",
+    "Types of headers that become columns, by their names: the last header of that name, as a text of that type.",
+    (),
+    entries=Key("", ValueType.TEXT, f"{', '.join((*typed.NAMES, *typed.EPOCHS))}."),
+)
 
 
 def check(values: Values) -> Iterator[KeyProblem]:
@@ -159,9 +165,12 @@ def check(values: Values) -> Iterator[KeyProblem]:
         yield "keep", f"a record has the parts {' and '.join(_PARTS)} besides its value"
     yield from _check_format(values)
     yield from _check_time(values["time"], values["format"])
-    for name, kind in values["columns"].items():
-        if typed.column_type(kind) is None:
-            yield "columns", f"columns: {name} is {kind!r}; types are {', '.join((*typed.NAMES, *typed.EPOCHS))}"
+    for section in ("columns", "headers"):
+        for name, kind in values[section].items():
+            if typed.column_type(kind) is None:
+                yield section, f"{section}: {name} is {kind!r}; types are {', '.join((*typed.NAMES, *typed.EPOCHS))}"
+    if both := {name.lower() for name in values["columns"]} & {name.lower() for name in values["headers"]}:
+        yield "headers", f"headers: {min(both)} is the name of a declared column too"
     if values["format"] == "access-log" and values["columns"]:
         yield "columns", "an access log's columns have their types"
 
@@ -316,7 +325,7 @@ LOAD = SectionSchema(
         Key("file_size", ValueType.SIZE, "How large a file may become.", FILE_BYTES, example='"256MB"'),
     ),
     many=True,
-    sections=(TIME, COLUMNS, CSV, JSON, AVRO, PROTOBUF),
+    sections=(TIME, COLUMNS, HEADERS, CSV, JSON, AVRO, PROTOBUF),
     check=check,
 )
 
@@ -329,7 +338,9 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
     return LoadSpec(
         lake=replace(lake, table_format=TableFormat(values["table_format"])) if values["table_format"] else lake,
         brokers=brokers,
-        mapping=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
+        mapping=RowMapping(
+            _format(values), _time(values), dict(values["columns"]), tuple(values["keep"]), dict(values["headers"])
+        ),
         topics=tuple(values["topics"] or ()),
         pattern=values["pattern"],
         table=values["table"],

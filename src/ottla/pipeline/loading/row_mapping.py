@@ -20,6 +20,7 @@ from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.formats.typed import column_type, typed_fields
 from ottla.pipeline.lake.lake_table import TableSpec
 from ottla.pipeline.lake.schema import Path, canonical, conform, exact_longs, fit, outside_of_years, storable_columns
+from ottla.pipeline.loading.header_columns import header_columns
 from ottla.pipeline.topic_reader import HEADERS, TIME
 
 COORDINATES = pa.schema(
@@ -57,6 +58,13 @@ class RowMapping:
     """Declared types by field; such a column never widens."""
     keep: tuple[str, ...] = ()
     """Parts of the record that are columns too: "key", "headers"."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Types of headers that are columns, by name: the last header of that name."""
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """The declared types by column, of fields and of headers."""
+        return {**self.columns, **self.headers}
 
     @property
     def own_columns(self) -> pa.Schema:
@@ -70,7 +78,7 @@ class RowMapping:
             pa.field(name, column_type(self.columns[name]) if name in self.columns else canonical(kind))
             for name, kind in self._fields()
         ]
-        declared = [pa.field(n, column_type(t)) for n, t in self.columns.items() if n not in {f.name for f in fields}]
+        declared = [pa.field(n, column_type(t)) for n, t in self.declared.items() if n not in {f.name for f in fields}]
         return TableSpec(pa.schema([*self.own_columns, *fields, *declared]), self.time.partition_by)
 
     def _fields(self) -> list[tuple[str, pa.DataType]]:
@@ -81,8 +89,8 @@ class RowMapping:
         return name == EVENT_TIME and self.time.source is TimeFrom.FORMAT
 
     def field_name(self, name: str) -> str:
-        """Return a field's column: one that has the name of a column of ours gets an underscore."""
-        taken = {own.lower() for own in self.own_columns.names}
+        """Return a field's column: one that has the name of a column of ours, or of a header, gets an underscore."""
+        taken = {own.lower() for own in (*self.own_columns.names, *self.headers)}
         while name.lower() in taken:
             name += "_"
         return name
@@ -146,7 +154,7 @@ class RowMapper:
     ) -> None:
         self._mapping, self._topic = mapping, topic
         self.fields = fields
-        self.fixed = fixed | {(name,) for name in mapping.columns}
+        self.fixed = fixed | {(name,) for name in mapping.declared}
 
     def map(self, records: pa.RecordBatch) -> MappedRows:
         """Map records to rows for the table, and for the quarantine."""
@@ -192,17 +200,27 @@ class RowMapper:
 
     def _map(self, records: pa.RecordBatch) -> _Mapped:
         mapping, count = self._mapping, len(records)
-        undeclared = pa.schema([f for f in self.fields if f.name not in mapping.columns])
+        undeclared = pa.schema([f for f in self.fields if f.name not in mapping.declared])
         parsed = mapping.value.parse(records, undeclared, self.fixed)
         rows = parsed.rows
         if not rows.num_columns:  # a table without a column has no rows either
             rows = pa.table({"": pa.nulls(count)})
         rows, misfits = self._declared(rows)
+        named = self._named(rows)
+        if mapping.headers:
+            headers, header_misfits = header_columns(records, mapping.headers)
+            misfits = pc.coalesce(misfits, header_misfits)
+            for name in headers.column_names:
+                named = named.append_column(name, headers[name])
+                if name in rows.column_names:  # the time is never that of a field if there is such a header column
+                    rows = rows.set_column(rows.column_names.index(name), name, headers[name])
+                else:
+                    rows = rows.append_column(name, headers[name])
         times, timeless = mapping.time.find(records, rows)
         local = pc.coalesce(misfits, timeless)
         reasons = pc.coalesce(parsed.reasons, local)
         fitted = fit(
-            _blank(self._named(rows), pc.is_null(reasons)),
+            _blank(named, pc.is_null(reasons)),
             self.fields,
             fixed=self.fixed,
             columns_max=COLUMNS_MAX - len(mapping.own_columns),

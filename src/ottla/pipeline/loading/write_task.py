@@ -183,7 +183,7 @@ def unify_columns(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteS
     considered, for the records that it quarantines then decide no type.
     """
     tasks = list(staged)
-    fields, fixed = job.fields, job.fixed | {(name,) for name in job.mapping.columns}
+    fields, fixed = job.fields, job.fixed | {(name,) for name in job.mapping.declared}
     for n, task in enumerate(tasks):
         if _contradicts(task, fields, fixed):
             return replace(job, fields=fields, fixed=fixed), [n]
