@@ -30,6 +30,7 @@ from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import HEADERS
 from tests.pipeline import memory_log
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 from tests.support.lakes import directory_of
@@ -652,7 +653,7 @@ def test_of_several_headers_the_last_counts_and_one_of_another_type_is_a_reason(
         return [{"key": "x", "value": b"9"}, *({"key": "h", "value": value} for value in values)]
 
     rows = [one(b"1", b"2"), one(), None, one(None), one(b"x"), one(b"\xff")]
-    records = pa.record_batch({"headers": pa.array(rows, memory_log.HEADERS)})
+    records = pa.record_batch({"headers": pa.array(rows, HEADERS)})
     found, reasons = header_columns(records, {"h": "int", "none": "string"})
     assert found["h"].to_pylist() == [2, None, None, None, None, None]
     assert found["none"].to_pylist() == [None] * 6

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.formats.format import reasons_where
 from ottla.pipeline.formats.typed import EPOCHS, formed_time, iso_time, typed
-from ottla.pipeline.lake.schema import conform, outside_of_years
+from ottla.pipeline.lake.schema import conform, outside_of_years, without
 from ottla.pipeline.topic_reader import TIME
 
 EVENT_TIME, LATE, DATE, HOUR = "event_time", "late", "event_date", "event_hour"
@@ -142,13 +142,6 @@ class TimeRule:
                 return "the record has no timestamp"
             case TimeFrom.FORMAT:
                 return NO_TIME
-
-
-def without(times: Any, where: Any) -> Any:
-    """Return times with null where a mask is set; None is no mask."""
-    if where is None:
-        return times
-    return pc.if_else(pc.fill_null(where, fill_value=False), pa.scalar(None, times.type), times)
 
 
 def pattern_fault(pattern: str) -> str | None:

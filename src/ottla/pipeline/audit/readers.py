@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
-from ottla.pipeline.event_time import without
 from ottla.pipeline.lake.content_hash import Words, record_checksums, row_checksums
 from ottla.pipeline.lake.lake_table import TableFile, TableReader
 from ottla.pipeline.lake.parquet_files import footer_of, read_columns
-from ottla.pipeline.lake.schema import outside_of_years
+from ottla.pipeline.lake.schema import outside_of_years, without
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader

@@ -29,8 +29,7 @@ from ottla.client.content import (
     salt,
 )
 from ottla.core.checksums import crc32c
-from ottla.pipeline.event_time import without
-from ottla.pipeline.lake.schema import outside_of_years
+from ottla.pipeline.lake.schema import outside_of_years, without
 
 Words = NDArray[np.uint64]
 Path = tuple[str, ...]

@@ -302,6 +302,13 @@ def outside_of_years(times: Any) -> Any:
     return _outside(times.cast(pa.int64()), FIRST_US, END_US)
 
 
+def without(times: Any, where: Any) -> Any:
+    """Return times with null where a mask is set; None is no mask."""
+    if where is None:
+        return times
+    return pc.if_else(pc.fill_null(where, fill_value=False), pa.scalar(None, times.type), times)
+
+
 def _outside(numbers: Any, first: int, end: int) -> Any:
     limits = pc.min_max(numbers).as_py()
     if limits["min"] is None or (limits["min"] >= first and limits["max"] < end):

@@ -14,12 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule, without
+from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule
 from ottla.pipeline.formats.format import Format
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.formats.typed import column_type, typed_fields
 from ottla.pipeline.lake.lake_table import TableSpec
-from ottla.pipeline.lake.schema import Path, canonical, conform, exact_longs, fit, outside_of_years, storable_columns
+from ottla.pipeline.lake.schema import (
+    Path,
+    canonical,
+    conform,
+    exact_longs,
+    fit,
+    outside_of_years,
+    storable_columns,
+    without,
+)
 from ottla.pipeline.loading.header_columns import header_columns
 from ottla.pipeline.topic_reader import HEADERS, TIME
 
