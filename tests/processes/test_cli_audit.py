@@ -1,18 +1,25 @@
-"""`ottla produce` reports the counts of acknowledged records to `__audit`."""
+"""`ottla produce` and `AuditedProducer` report acknowledged records to `__audit`: counts, and checksums of content."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ottla.client import producer as producer_module
 from ottla.client.addresses import parse_addresses
 from ottla.client.audit import AUDIT_TOPIC, ProducedCount
 from ottla.client.audit_topic import read_counts
+from ottla.client.audited_producer import AuditedProducer
 from ottla.client.cluster import Cluster
+from ottla.client.content import ContentSum, content_sum, record_checksum
+from ottla.core.clock import SystemClock
+from ottla.records.builder import NewRecord
 from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
+from tests.support.topics import read_with_librdkafka
 
 pytestmark = pytest.mark.slow
 
@@ -72,3 +79,77 @@ def test_the_audit_topic_is_compacted_so_that_only_the_last_report_stays(cli: Cl
     produced(cli, "--audit")
     config = cli.json("topic", "describe", AUDIT_TOPIC)["configs"]
     assert config["cleanup.policy"] == "compact"
+
+
+def records_of(cli: Cli) -> dict[int, list[int]]:
+    """The checksums of the topic's records, as a foreign client reads them, by partition."""
+    return {
+        partition: [
+            record_checksum(row.key, row.value, row.headers, row.timestamp_ms)
+            for row in read_with_librdkafka(cli.bootstrap, "web", partition=partition, end_offset=1 << 60)
+        ]
+        for partition in range(2)
+    }
+
+
+def reported_sums(cli: Cli) -> dict[int, ContentSum]:
+    found: dict[int, ContentSum] = {}
+    for count in counts(cli):
+        for run in count.runs:
+            found[count.partition] = found.get(count.partition, ContentSum()).plus(run.sums)
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_the_reported_checksums_are_those_of_the_records_in_the_log(cli: Cli, compression: str) -> None:
+    lines = b"".join(b'{"key":"k%d","value":"v%d","headers":{"h":"x"}}\n' % (n, n) for n in range(700))
+    cli.out("produce", "web", "--input", "json", "--audit", "--compression", compression, stdin=lines)
+    logged = {partition: content_sum(0, found) for partition, found in records_of(cli).items()}
+    assert sum(sums.records for sums in logged.values()) == 700
+    assert reported_sums(cli) == {partition: sums for partition, sums in logged.items() if sums.records}
+
+
+def test_the_python_client_reports_what_it_was_given(cli: Cli) -> None:
+    async def send() -> None:
+        async with (
+            await Cluster.connect(parse_addresses(cli.bootstrap)) as cluster,
+            AuditedProducer(cluster, clock=SystemClock()) as producer,
+        ):
+            for n in range(5):
+                await producer.send("web", key=b"%d" % n, value=b"one", headers=[("h", None)], partition=n % 2)
+            many = [NewRecord(None, b"%d" % n, 1_431_856_800_000 + n, [("h", b"1")]) for n in range(9)]
+            await producer.send_many("web", many, partitions=[n % 2 for n in range(9)])
+
+    asyncio.run(send())
+    found = records_of(cli)
+    assert reported_sums(cli) == {partition: content_sum(0, checksums) for partition, checksums in found.items()}
+    assert {partition: len(checksums) for partition, checksums in found.items()} == {0: 8, 1: 6}
+
+
+def test_the_report_has_what_the_program_sent_although_the_producer_sent_another_batch(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of one batch are sent in place of another's, to another partition (CVE-2026-35554)."""
+    build, first = producer_module.build_batch, list[Any]()
+
+    def reuse(records: Any, **settings: Any) -> Any:
+        first.append(records)
+        return build(first[0], **settings)
+
+    async def send() -> None:
+        async with (
+            await Cluster.connect(parse_addresses(cli.bootstrap)) as cluster,
+            AuditedProducer(cluster, clock=SystemClock()) as producer,
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(producer_module, "build_batch", reuse)
+                for partition in range(2):
+                    await producer.send("web", value=b"for %d" % partition, partition=partition)
+                await producer.flush()
+
+    asyncio.run(send())
+    found = {partition: content_sum(0, checksums) for partition, checksums in records_of(cli).items()}
+    reported = reported_sums(cli)
+    assert reported[0] == found[0]
+    assert (reported[1].records, found[1].records) == (1, 1)
+    assert reported[1].changed_offset(found[1], 0, 1) == 0
