@@ -159,6 +159,7 @@ json_values = st.lists(
 
 
 @PROPERTY
+@example([b'{"b":1,"A":9007199254740993}', b'{"a":9223372036854775808}'], [], [])
 @given(json_values, cuts, cuts)
 def test_json_objects_become_the_same_rows_in_any_batches(values: list[bytes], at: list[int], tasks: list[int]) -> None:
     check(RowMapping(JsonObjects(), RULE), values, at, tasks)
@@ -167,6 +168,8 @@ def test_json_objects_become_the_same_rows_in_any_batches(values: list[bytes], a
 @PROPERTY
 @example([b"{}", b'{"a":9223372036854775808}'], [], [], "string", "decimal(10,2)")  # read at once, and in parts
 @example([b"{}", b'{"a":[1]}'], [], [], "string", "decimal(10,2)")
+@example([b'{"A":1}', b'{"b":1,"A":9223372036854775808}'], [], [1], "string", "string")
+@example([b"{}", b'{"b":1,"A":9223372036854775808}'], [], [], "decimal(10,2)", "string")
 @given(json_values, cuts, cuts, st.sampled_from(TYPES), st.sampled_from(TYPES))
 def test_json_objects_with_declared_types_become_the_same_rows_in_any_batches(
     values: list[bytes], at: list[int], tasks: list[int], a: str, b: str

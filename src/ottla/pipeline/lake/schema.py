@@ -256,7 +256,9 @@ class _Fitting:
         if name in self.columns:
             twice = pc.and_(pc.is_valid(self.columns[name]), pc.is_valid(cast))
             self._note(twice, f"two fields would be the column {name}")
-            cast = pc.coalesce(conform(self.columns[name], target)[0], cast)
+            other, lost = conform(self.columns[name], target)
+            self._note(lost, f"field {name} holds a value that does not fit {target}", by_column=True)
+            cast = pc.coalesce(other, cast)
         self.columns[name], self.types[name] = cast, target
 
     def _path_of_another(self, name: str, kind: pa.DataType) -> str | None:

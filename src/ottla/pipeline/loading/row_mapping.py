@@ -162,7 +162,8 @@ class RowMapper:
         self, mapping: RowMapping, topic: str, fields: pa.Schema, fixed: frozenset[Path] = frozenset()
     ) -> None:
         self._mapping, self._topic = mapping, topic
-        self.fields = fields
+        missing = [(name, column_type(text)) for name, text in mapping.declared.items() if name not in fields.names]
+        self.fields = pa.schema([*fields, *missing])  # a field that differs in case is never the first spelling
         self.fixed = fixed | {(name,) for name in mapping.declared}
 
     def map(self, records: pa.RecordBatch) -> MappedRows:
