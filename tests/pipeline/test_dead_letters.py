@@ -23,6 +23,7 @@ from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.progress import ProgressReporter
 from tests.pipeline.staged_job import AUDIT, MINUTE_MS, TEN_MS, StagedJob
 from tests.support.in_process_tasks import run_in_process
+from tests.support.lakes import directory_of
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import ReadRow, read_with_librdkafka
 
@@ -170,7 +171,7 @@ def test_a_record_that_parses_now_is_loaded_after_a_redrive(bench: Bench) -> Non
         bench.job.rewritten('from = "field"\nfield = "at"', 'from = "record"'),
     ):
         assert bench.load_records(4) == Counter(rows=4)
-    found = DeltaTable(bench.job.table.path).to_pyarrow_table()["text"].drop_null()
+    found = DeltaTable(directory_of(bench.job.table)).to_pyarrow_table()["text"].drop_null()
     assert found.to_pylist() == ["no json"] * 4
 
 

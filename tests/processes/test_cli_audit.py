@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ottla.client import producer as producer_module
 from ottla.client.addresses import parse_addresses
 from ottla.client.audit import AUDIT_TOPIC, ProducedCount
 from ottla.client.audit_topic import read_counts
@@ -16,7 +15,7 @@ from ottla.client.audited_producer import AuditedProducer
 from ottla.client.cluster import Cluster
 from ottla.client.content import ContentSum, content_sum, record_checksum
 from ottla.core.clock import SystemClock
-from ottla.records.builder import NewRecord
+from ottla.records.builder import NewRecord, build_batch
 from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import read_with_librdkafka
@@ -130,11 +129,11 @@ def test_the_report_has_what_the_program_sent_although_the_producer_sent_another
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes of one batch are sent in place of another's, to another partition (CVE-2026-35554)."""
-    build, first = producer_module.build_batch, list[Any]()
+    first: list[Any] = []
 
     def reuse(records: Any, **settings: Any) -> Any:
         first.append(records)
-        return build(first[0], **settings)
+        return build_batch(first[0], **settings)
 
     async def send() -> None:
         async with (
@@ -142,7 +141,7 @@ def test_the_report_has_what_the_program_sent_although_the_producer_sent_another
             AuditedProducer(cluster, clock=SystemClock()) as producer,
         ):
             with monkeypatch.context() as patched:
-                patched.setattr(producer_module, "build_batch", reuse)
+                patched.setattr("ottla.client.producer.build_batch", reuse)
                 for partition in range(2):
                     await producer.send("web", value=b"for %d" % partition, partition=partition)
                 await producer.flush()

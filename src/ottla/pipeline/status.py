@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
@@ -60,7 +60,7 @@ def status_of_lake(lake: Lake, brokers: Brokers, warn: Callable[[str], None]) ->
     A topic that is not there any more is a warning. Raises KafkaError, CannotConnect, TableMismatch.
     """
     lines: list[PartitionStatus] = []
-    lakes = [Lake(lake.root, table_format) for table_format in TableFormat]
+    lakes = [replace(lake, table_format=table_format) for table_format in TableFormat]
     found = [Tables(one.table(name), one.quarantine(name)) for one in lakes for name in one.table_names()]
     with contextlib.closing(OffsetClient(brokers.read_options)) as offset_client:
         for tables in sorted(found, key=lambda tables: tables.table.name):

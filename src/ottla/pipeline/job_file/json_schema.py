@@ -22,6 +22,7 @@ _KINDS: dict[ValueType, dict[str, Any]] = {
     ValueType.SHARE: {"type": "string", "pattern": "%\\s*$"},
     ValueType.OFFSET_SPEC: {"type": ["string", "integer"]},
     ValueType.PATH: {"type": "string", "minLength": 1},
+    ValueType.LOCATION: {"type": "string", "minLength": 1},
 }
 
 

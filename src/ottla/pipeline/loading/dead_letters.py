@@ -202,7 +202,8 @@ def _quarantined(quarantine: LakeTable, topic: str, offsets: OffsetRange, column
     """Yield the rows of a range, file by file; row groups that cannot hold any are not read."""
     wanted: Any = (pc.field("topic") == topic) & (pc.field("partition") == offsets.partition)
     wanted &= (pc.field("offset") >= offsets.first_offset) & (pc.field("offset") < offsets.end_offset)
-    for path in quarantine.paths():
-        rows = pq.read_table(path, columns=list(columns), filters=wanted, partitioning=None)
+    for file in quarantine.files():
+        with quarantine.store.input(file.path) as source:
+            rows = pq.read_table(source, columns=list(columns), filters=wanted)
         if len(rows):
             yield in_table_types(rows).select(columns)
