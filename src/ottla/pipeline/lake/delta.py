@@ -254,7 +254,7 @@ class DeltaLakeTable:
     def _check(self, table: DeltaTable, change: Change) -> None:
         partitions = {r.partition for r in (*change.ranges, *change.replaced)}
         versions = {t.name: table.transaction_version(_transaction_id(t.name)) or 0 for t in change.transactions}
-        files = {f.path for f in _files(table, self.store)} if change.remove or change.schema is not None else set()
+        files = {f.path for f in _files(table, self.store)} if change.depends_on_files else set()
         check_change(change, _positions(table, change.topic, partitions), versions, files)
         if self.store.is_remote:  # a lease that was lost there does not keep files from being removed as orphans
             for file in change.add:

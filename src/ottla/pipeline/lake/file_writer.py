@@ -54,6 +54,13 @@ class FileTarget:
     file_bytes: int = FILE_BYTES
 
 
+def discard(target: FileTarget, files: Iterable[StagedFile]) -> None:
+    """Delete files that no commit names. What cannot be deleted now is an orphaned file, which maintenance deletes."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            target.store.delete(file.path)
+
+
 class _OpenFile:
     """One file that is being written."""
 

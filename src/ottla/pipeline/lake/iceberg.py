@@ -139,12 +139,12 @@ class IcebergLakeTable:
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
         """Return the positions in the newest snapshot that has them."""
         with self._table() as table:
-            return _positions(_snapshot_property(table, _POSITIONS), topic, partitions)
+            return _positions(_snapshot_property(table, _POSITIONS, self._snapshot(table)), topic, partitions)
 
     def transaction_version(self, name: str) -> int:
         """Return the version in the newest snapshot that has it."""
         with self._table() as table:
-            return int(_snapshot_property(table, _TRANSACTIONS).get(name, 0))
+            return int(_snapshot_property(table, _TRANSACTIONS, self._snapshot(table)).get(name, 0))
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties."""
@@ -298,12 +298,13 @@ class IcebergLakeTable:
                 return
 
     def _commit_once(self, table: Table, change: Change) -> None:
-        positions, versions = _snapshot_property(table, _POSITIONS), _snapshot_property(table, _TRANSACTIONS)
+        newest = table.current_snapshot()
+        positions, versions = (_snapshot_property(table, name, newest) for name in (_POSITIONS, _TRANSACTIONS))
         held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.replaced)])
         by = table.properties.get(_PARTITION_BY, "").split(",")
         present = (
             {self._table_file(f, by).path: f for f in _data_files(table, table.current_snapshot())}
-            if change.remove or change.schema is not None
+            if change.depends_on_files
             else {}
         )
         check_change(change, held, versions, present)
@@ -335,9 +336,8 @@ class IcebergLakeTable:
         return TableFile(path, file.file_size_in_bytes, file.record_count, {name: values[name] for name in by if name})
 
 
-def _snapshot_property(table: Table, name: str) -> dict[str, Any]:
-    """Return a property of the newest snapshot that has it, parsed; a rollback of the table reverts it too."""
-    snapshot = table.current_snapshot()
+def _snapshot_property(table: Table, name: str, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Return a property of the newest snapshot, up to one, that has it; a rollback of the table reverts it too."""
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if name in summary:
@@ -355,7 +355,7 @@ def _repeat_positions(table: Table) -> None:
     snapshot = table.current_snapshot()
     if snapshot is None or (snapshot.summary is not None and _POSITIONS in snapshot.summary.additional_properties):
         return
-    found = {name: json.dumps(_snapshot_property(table, name)) for name in (_POSITIONS, _TRANSACTIONS)}
+    found = {name: json.dumps(_snapshot_property(table, name, snapshot)) for name in (_POSITIONS, _TRANSACTIONS)}
     with table.transaction() as transaction:
         update = transaction.update_snapshot(snapshot_properties=found | {_WHAT: "repeat positions"})
         with update.fast_append():

@@ -104,6 +104,13 @@ class Change:
     """The files added hold the rows of those removed."""
     schema: pa.Schema | None = None
     """The table's columns from now on. Then `remove` is every file the table has."""
+    basis: frozenset[str] | None = None
+    """The paths of all files that the table must have before: the change was made of their rows."""
+
+    @property
+    def depends_on_files(self) -> bool:
+        """Return whether the change is possible only on some or on all files of the table."""
+        return bool(self.remove) or self.schema is not None or self.basis is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +248,9 @@ def check_change(
             raise CommitConflict(f"another writer moved {transaction.name} first")
     _check_ranges(change, held)
     _check_replaced(change.replaced, held)
-    have = set(files) if change.remove or change.schema is not None else set()
+    have = set(files) if change.depends_on_files else set()
+    if change.basis is not None and change.basis != have:
+        raise CommitConflict("files were added or replaced since this change was planned")
     if any(file.path not in have for file in change.remove):
         raise CommitConflict("files that this change replaces were replaced by another one")
     if change.schema is not None and len(have) != len(change.remove):
