@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer
 
 from ottla.broker.client_metrics.instances import ClientInstance
 from ottla.testing.kit.kafka import Kafka, kafka
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import until
-from tests.support.real_kafka import run_tool
 from tests.support.wire_client import Wire
 
 pytestmark = pytest.mark.external

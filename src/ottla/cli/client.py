@@ -10,10 +10,10 @@ import typer
 from ottla.cli.cluster_events import broker_configs
 from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
-from ottla.cli.diagnosis import TOKEN_VARIABLE
 from ottla.cli.errors import CommandFailed, show_notice
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import show_rows
+from ottla.client.broker_http import TOKEN_VARIABLE
 from ottla.client.cluster import Cluster
 from ottla.diagnosis.client_metrics import PushedMetrics, read_client_metrics
 
