@@ -274,7 +274,8 @@ def bombs(_: int, ports: Ports) -> Iterator[None]:
         pending = [(wire, wire.send("produce", 9, acks=-1, timeout=60_000, topic_data=data)) for wire in wires]
         for wire, correlation_id in pending:
             answer = wire.receive("produce", 9, correlation_id)
-            assert answer["responses"][0]["partition_responses"][0]["error_code"] == ErrorCode.INVALID_RECORD
+            (refused,) = answer["responses"][0]["partition_responses"]
+            assert refused["error_code"] == ErrorCode.INVALID_RECORD, refused
             yield
 
 
