@@ -33,7 +33,7 @@ _UNRESOLVED: Final = _names(
     "UnresolvedRegex UnresolvedRelation UnresolvedSeed UnresolvedStar UnresolvedStarExceptOrReplace "
     "UnresolvedSubqueryColumnAliases UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedWithinGroup"
 )
-"""What the parser leaves to be looked up. Those whose name is computed (`IDENTIFIER(...)`) are not among them."""
+"""Names that the parser leaves to be looked up. Those whose name is computed (`IDENTIFIER(...)`) are not among them."""
 _EXPRESSIONS: Final = _CATALYST + "expressions."
 _CALLS: Final = {
     "UnresolvedFunction": "nameParts",
@@ -124,9 +124,9 @@ class _Functions:
         if function in _ALONE:
             return True
         for registry in self._registries:
-            found = registry.lookupFunction(self._identifier(function))
-            if found.isDefined():
-                return str(found.get().getGroup()) in _GROUPS
+            info = registry.lookupFunction(self._identifier(function))
+            if info.isDefined():
+                return str(info.get().getGroup()) in _GROUPS
         return not place  # there is none: Spark says so
 
 
@@ -143,16 +143,16 @@ class _Walk:
 
         waiting = [tree]
         while waiting:
-            each = waiting.pop()
-            if not isinstance(each, JavaObject):
+            element = waiting.pop()
+            if not isinstance(element, JavaObject):
                 continue
-            java: Any = each
+            java: Any = element
             name = str(java.getClass().getName())
             kind = self._kinds.get(name)
             if kind is None:
-                kind = self._kinds[name] = self._kind_of(each)
+                kind = self._kinds[name] = self._kind_of(element)
             if kind == _TREE:
-                yield each, name
+                yield element, name
             if kind == _ITERABLE:
                 elements = java.iterator()
                 while elements.hasNext():
@@ -160,10 +160,10 @@ class _Walk:
             elif kind:
                 waiting += (java.productElement(place) for place in range(java.productArity()))
 
-    def _kind_of(self, each: Any) -> str:
+    def _kind_of(self, element: Any) -> str:
         from py4j.java_gateway import is_instance_of
 
-        return next((kind for kind in (_TREE, _ITERABLE, _PRODUCT) if is_instance_of(self._gateway, each, kind)), "")
+        return next((kind for kind in (_TREE, _ITERABLE, _PRODUCT) if is_instance_of(self._gateway, element, kind)), "")
 
 
 _ITERABLE: Final = "scala.collection.Iterable"

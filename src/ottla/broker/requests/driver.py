@@ -113,11 +113,7 @@ class RequestDriver:
                 except LongRequest:
                     self._begin_long(request, api, frame)
                     return
-            if (
-                self._authorizer is not None
-                and not request.is_routed
-                and self._is_denied(request, api, body, has_waited=begun is not None)
-            ):
+            if self._authorizer is not None and not request.is_routed and self._is_denied(request, api, body, begun):
                 return
             if api.controller_only and self._must_forward(request):
                 self._begin(self._forward(request, body, bytes(frame)), request)
@@ -237,7 +233,7 @@ class RequestDriver:
 
     # ---- Authorize
 
-    def _is_denied(self, request: Request, api: LoadedApi, body: Any, *, has_waited: bool) -> bool:
+    def _is_denied(self, request: Request, api: LoadedApi, body: Any, begun: Request | None) -> bool:
         """Respond to a request that is denied as a whole.
 
         While the ACLs may be older than they may be the client is disconnected, which it takes for what it is: another
@@ -247,7 +243,7 @@ class RequestDriver:
         if (
             age is not None
             and authorizer is not None
-            and (has_waited or request.arrived > age.holds_until_s)
+            and (begun is not None or request.arrived > age.holds_until_s)
             and request.connection.is_signed_in
             and age.is_too_old()
             and not authorizer.is_super_user(request.identity)
