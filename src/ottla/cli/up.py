@@ -19,6 +19,28 @@ from ottla.cli.server_start import parse_options
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Node = Annotated[int | None, typer.Option(min=1, metavar="ID")]
 
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        "-p",
+        min=1,
+        max=65535,
+        metavar="PORT",
+        help="Port of the first broker; the others have the next ones. Default: 9092, or as before.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=1,
+        max=65535,
+        metavar="PORT",
+        help="Serve the metrics of the first broker at this port, those of the others at the next ones.",
+    ),
+]
+
 
 @app.command()
 def up(
@@ -29,27 +51,8 @@ def up(
             "-n", "--brokers", min=1, max=100, metavar="N", help="Number of brokers. Default: 3, or as before."
         ),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            "-p",
-            min=1,
-            max=65535,
-            metavar="PORT",
-            help="Port of the first broker; the others have the next ones. Default: 9092, or as before.",
-        ),
-    ] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            min=1,
-            max=65535,
-            metavar="PORT",
-            help="Serve the metrics of the first broker at this port, those of the others at the next ones.",
-        ),
-    ] = None,
+    port: Port = None,
+    metrics_port: MetricsPort = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="With TLS, sign-in by SCRAM and ACLs; its files are in the directory.")
     ] = False,
