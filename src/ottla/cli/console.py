@@ -130,9 +130,7 @@ def console(
         raise CommandFailed(f"{error.name} is not installed", advice=_INSTALL.format("console")) from None
     if allow_changes and read_only:
         raise usage_error("--allow-changes and --read-only contradict each other", "use one of them")
-    signs_in = sum((users is not None, sasl, oidc_issuer is not None))
-    if signs_in > 1:
-        raise usage_error("--users, --sasl and --oidc-issuer contradict each other", "use one of them")
+    signs_in = _count_sign_ins(users, oidc_issuer, sasl=sasl)
     oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file, oidc_allow or [], public_url, oidc_ca)
     try:
         address = parse_address(listen)
@@ -140,9 +138,8 @@ def console(
         raise usage_error(f"--listen {listen}: {error.problems[0].reason}") from None
     is_local = address.host in _LOOPBACK
     _check_exposure(address, is_local=is_local, signs_in=signs_in > 0, proxied=proxied)
-    target = ConnectionOptions(brokers, profile, timeout)
     options = ConsoleOptions(
-        connect=_connect(target),
+        connect=_connect(target := ConnectionOptions(brokers, profile, timeout)),
         cluster_name=profile or brokers or ", ".join(map(str, target.addresses())),
         may_change=not read_only and (is_local or allow_changes),
         users=None if users is None else _read_users(users),
@@ -217,6 +214,14 @@ def _provider(
         raise CommandFailed(f"{error.name} is not installed", advice=_INSTALL.format("security")) from None
     except ValueError as error:
         raise usage_error(f"--oidc-issuer: {error}") from None
+
+
+def _count_sign_ins(users: Path | None, issuer: str | None, *, sasl: bool) -> int:
+    """Return how many ways to sign in are given: one at most. Raises CommandFailed."""
+    count = sum((users is not None, sasl, issuer is not None))
+    if count > 1:
+        raise usage_error("--users, --sasl and --oidc-issuer contradict each other", "use one of them")
+    return count
 
 
 def _registry(url: str | None) -> RegistryValues | None:

@@ -130,7 +130,6 @@ def consume(
     records with the greatest timestamps. --count and --tail count what --grep, --key and --where select.
     """
     now_ms, target = SystemClock().wall_ms(), ConnectionOptions(brokers, profile, timeout)
-    registry = registry or target.registry()
     wanted = _ReadOptions(
         texts=tuple(topics),
         first=read_offset("--from", first or ("end" if follow else "start"), now_ms=now_ms),
@@ -139,7 +138,7 @@ def consume(
         count=count,
         tail=tail,
         read_committed=isolation is Isolation.READ_COMMITTED and not read_uncommitted,
-        selection=_selection(grep, key, where, registry, now_ms=now_ms),
+        selection=_selection(grep, key, where, registry or target.registry(), now_ms=now_ms),
     )
     check_range(wanted.first, wanted.end)
     if tail is not None and (first or end or count or group):

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -74,36 +74,47 @@ def top(
     view = View(kinds, _check_sort(sort, kinds))
     token = os.environ.get(TOKEN_VARIABLE, "")
 
-    async def work(cluster: Cluster) -> None:
-        before: Snapshot | None = None
-        last: Activity | None = None
-        running = asyncio.current_task()
-        listeners = await listeners_of(cluster, cluster.info.nodes.values())
+    async def take(cluster: Cluster, listeners: Mapping[int, str]) -> Snapshot:
+        return await take_snapshot(
+            cluster,
+            clock=SystemClock(),
+            select_topics=lambda names: select(topic or [], names, what="topic"),
+            select_groups=lambda names: select(group or [], names, what="group"),
+            token=token,
+            listeners=listeners,
+        )
 
-        async def take() -> Snapshot:
-            return await take_snapshot(
-                cluster,
-                clock=SystemClock(),
-                select_topics=lambda names: select(topic or [], names, what="topic"),
-                select_groups=lambda names: select(group or [], names, what="group"),
-                token=token,
-                listeners=listeners,
-            )
+    run_on_cluster(target, lambda cluster: _watch(cluster, take, view, shape, interval_s, limit, is_only=once))
 
-        def pressed(key: str) -> None:
-            if view.press(key) and running is not None:
-                running.cancel()
-            elif last is not None:
-                _show(last, shape, screen, view, is_only=once)
 
-        with Screen() as screen, keys(pressed), contextlib.suppress(asyncio.CancelledError):
-            async for after in samples(take, interval_s, None if limit is None else limit + 1):
-                if before is not None:
-                    last = activity_between(before, after)
-                    _show(last, shape, screen, view, is_only=once)
-                before = after
+async def _watch(
+    cluster: Cluster,
+    take: Callable[[Cluster, Mapping[int, str]], Awaitable[Snapshot]],
+    view: View,
+    shape: OutputFormat,
+    interval_s: float,
+    limit: int | None,
+    *,
+    is_only: bool,
+) -> None:
+    """Show what happened between each two snapshots, and take keys meanwhile."""
+    before: Snapshot | None = None
+    last: Activity | None = None
+    running = asyncio.current_task()
+    listeners = await listeners_of(cluster, cluster.info.nodes.values())
 
-    run_on_cluster(target, work)
+    def pressed(key: str) -> None:
+        if view.press(key) and running is not None:
+            running.cancel()
+        elif last is not None:
+            _show(last, shape, screen, view, is_only=is_only)
+
+    with Screen() as screen, keys(pressed), contextlib.suppress(asyncio.CancelledError):
+        async for after in samples(lambda: take(cluster, listeners), interval_s, None if limit is None else limit + 1):
+            if before is not None:
+                last = activity_between(before, after)
+                _show(last, shape, screen, view, is_only=is_only)
+            before = after
 
 
 def _show(activity: Activity, shape: OutputFormat, screen: Screen, view: View, *, is_only: bool) -> None:

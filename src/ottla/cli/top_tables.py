@@ -132,7 +132,7 @@ _HELP: Final = (
 
 @dataclass(slots=True)
 class View:
-    """Which tables are shown, and the column that they are sorted by; empty for the order of the rates."""
+    """The tables that are shown, and the column that they are sorted by; empty for the order of the rates."""
 
     kinds: tuple[Kind, ...] = KEYS["a"]
     sort: str = ""

@@ -68,7 +68,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class BrokerPage:
-    """What one broker says of itself."""
+    """The page of one broker."""
 
     samples: Mapping[str, list[Sample]] = field(default_factory=dict)
 

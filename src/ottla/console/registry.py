@@ -25,7 +25,7 @@ _NEW_MAX: Final = 20
 """Schemas that one page asks for: ids are chosen by the producers of records."""
 _KNOWN_MAX: Final = 2000
 _RETRY_S: Final = 10.0
-"""How long an answer without a schema, or no answer, is kept."""
+"""The time for which an answer without a schema, or no answer, is kept."""
 
 
 @dataclass(frozen=True, slots=True)
