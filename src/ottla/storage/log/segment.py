@@ -531,7 +531,10 @@ class Segment(SegmentFile):
         """Return the batches from the last index entry to the end of the file; none if any of them is invalid."""
         ranges = self.verified_ranges_at(entry.position if entry else 0)
         if ranges is not None:
-            return ranges.tail()
+            tail = ranges.tail()
+            if ranges.is_done:
+                self.verified_ranges = None  # of thousands of logs
+            return tail
         batches = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
         return batches if batches and batches[-1].end == self.size_bytes else []
 
