@@ -195,7 +195,7 @@ bench-backlog: .venv/ready compile  ## GIB=18 written with no consumer, then all
 KILLS ?= 30
 kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver, worker, broker and store; every fault of a simulated store
 	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py tests/pipeline/connector/test_killed_sink.py
-	OTTLA_STORE_SCHEDULES=0 $(BIN)/python -m pytest -q --timeout=0 tests/pipeline/test_simulated_store.py tests/pipeline/test_lost_answers.py
+	OTTLA_STORE_SCHEDULES=0 $(BIN)/python -m pytest -q --timeout=0 tests/pipeline/test_simulated_store.py
 
 share-kills: .venv/ready compile  ## 20 consumers of a share group, killed with -9 at random, over 100,000 records
 	OTTLA_SHARE_RECORDS=100000 OTTLA_SHARE_CONSUMERS=20 $(BIN)/python -m pytest -q --timeout=0 tests/processes/test_share_kills.py

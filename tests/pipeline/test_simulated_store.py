@@ -67,7 +67,7 @@ class SimulatedLoads:
         assert both == {(partition, offset): 1 for partition in range(2) for offset in range(records)}
 
     def rows_of(self, table: LakeTable) -> list[tuple[int, int]]:
-        rows = []
+        rows: list[tuple[int, int]] = []
         for file in table.files():
             with table.store.input(file.path) as source:
                 columns = pq.ParquetFile(source).read(columns=["partition", "offset"])
@@ -102,7 +102,8 @@ def test_after_a_fault_at_any_write_the_next_load_has_each_offset_once(fault: Fa
             getattr(loads, kind)(8 if kind == "load" else 4)
         except (Crashed, StoreError, CommitConflict, NotContiguous):
             pass
-        assert loads.bucket.fault_at_write is None, f"write {number} was reached"
+        pending: object = loads.bucket.fault_at_write
+        assert pending is None, f"write {number} was reached"
         loads.load(8)
         loads.check(8)
 

@@ -184,7 +184,7 @@ class SimStore:
         return _SimOutput(self, key)
 
     def verify(self) -> None:
-        """The simulated store keeps its promises."""
+        """The simulated store does what its port guarantees."""
 
     def sync_names(self, keys: Iterable[str]) -> None:
         """Objects are durable with their names."""

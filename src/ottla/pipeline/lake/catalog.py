@@ -43,7 +43,7 @@ class Catalog(Protocol):
 
     @property
     def gives_credentials(self) -> bool:
-        """Whether it gives the credentials for the files of each table, which have no others then."""
+        """Return True if it gives the credentials for the files of each table, which have no others then."""
         ...
 
     @property

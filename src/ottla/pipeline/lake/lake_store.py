@@ -30,7 +30,7 @@ class StoreError(OSError):
 
 
 class UnsafeStore(OSError):
-    """A place does not keep what its port promises: tables in it could lose commits."""
+    """A place does not keep what its port guarantees: tables in it could lose commits."""
 
 
 class ObjectExists(StoreError):
@@ -66,7 +66,7 @@ class Lease:
 
 
 class Output(Protocol):
-    """A file that is being written: nobody sees it before `close`."""
+    """A file that is being written: no reader sees it before `close`."""
 
     sink: Any
     """The `pyarrow.NativeFile` to write to."""
@@ -80,8 +80,8 @@ class Output(Protocol):
         ...
 
 
-class ObjectAccess(Protocol):
-    """Reads and writes objects by their keys."""
+class ObjectReader(Protocol):
+    """Reads objects by their keys."""
 
     def head(self, key: str) -> StoredObject | None:
         """Describe an object; None if there is none."""
@@ -98,6 +98,14 @@ class ObjectAccess(Protocol):
     def get(self, key: str, first: int = 0, end: int | None = None) -> bytes:
         """Return the bytes of an object, or a range of them. Raises FileNotFoundError."""
         ...
+
+    def input(self, key: str) -> Any:
+        """Open an object for `pyarrow` to read parts of. Raises FileNotFoundError."""
+        ...
+
+
+class ObjectWriter(Protocol):
+    """Writes objects by their keys."""
 
     def put(self, key: str, data: bytes) -> str:
         """Write an object, in place of the one of this name if there is one, and return its tag."""
@@ -123,20 +131,17 @@ class ObjectAccess(Protocol):
         """Rename an object, in place of the one of the new name. After a failure there may be both."""
         ...
 
-    def input(self, key: str) -> Any:
-        """Open an object for `pyarrow` to read parts of. Raises FileNotFoundError."""
-        ...
-
     def output(self, key: str) -> Output:
         """Begin a file for `pyarrow` to write."""
         ...
 
 
-class LakeStore(ObjectAccess, Protocol):
-    """Holds a lake, a table or any part of one."""
+class ObjectAccess(ObjectReader, ObjectWriter, Protocol):
+    """Reads and writes objects by their keys."""
 
-    is_remote: bool
-    """Whether every call is a request to a server. Such a store tears nothing: an object is there as a whole or not."""
+
+class StoreLocation(Protocol):
+    """Names a place and the places around it."""
 
     @property
     def url(self) -> str:
@@ -172,8 +177,15 @@ class LakeStore(ObjectAccess, Protocol):
         """Return the key of an absolute location, path or URL; None for one elsewhere."""
         ...
 
+
+class StoreGuarantees(Protocol):
+    """Makes what is written durable, keeps loads apart, and lets other libraries in."""
+
+    is_remote: bool
+    """True if every call is a request to a server. Such a store tears nothing: an object is there as a whole or not."""
+
     def verify(self) -> None:
-        """Raise UnsafeStore if this place does not keep what its port promises; called before a table is made."""
+        """Raise UnsafeStore if this place does not keep what its port guarantees; called before a table is made."""
         ...
 
     def sync_names(self, keys: Iterable[str]) -> None:
@@ -206,3 +218,7 @@ class LakeStore(ObjectAccess, Protocol):
     def held_leases(self) -> set[str]:
         """Return the ids of the leases that processes hold at this moment."""
         ...
+
+
+class LakeStore(ObjectAccess, StoreLocation, StoreGuarantees, Protocol):
+    """Holds a lake, a table or any part of one."""

@@ -1,3 +1,11 @@
+"""Removes orphaned files: those of this table that no version of it names and no process is writing.
+
+Files of other writers in the directory are never candidates (`TableMaintenance.own_files`). A load that was killed
+leaves orphaned files. A load in progress has them too: those carry the id of a lease that is held, or an intent names
+them (`intent.py`). Young files stay whatever their name, for the tasks of a load that was killed may outlive it on
+another machine for a moment.
+"""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

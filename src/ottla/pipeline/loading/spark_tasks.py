@@ -58,7 +58,7 @@ class ProgressBoard:
 
     @property
     def interval_s(self) -> float:
-        """How often notes are written and read: an object store charges for each."""
+        """Return the interval between notes: an object store charges for each."""
         return 5.0 if self.store.is_remote else 0.5
 
     def records(self) -> int:
