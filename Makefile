@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv chromium console-pictures compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts bench-scrape fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv chromium console-pictures compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries test-sign-in foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities docs bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-abuse bench-group-load bench-reading bench-security bench-starts bench-upserts bench-scrape fuzz fuzz-sign-in request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills change-kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -189,6 +189,9 @@ bench-limits: .venv/ready compile  ## another client's latency and the memory be
 	$(BIN)/python -m benchmarks.large_requests
 
 GIB ?= 18
+bench-upserts: .venv/ready compile  ## a million upserts into a Delta and an Iceberg table of ten million rows, beside deltalake and PyIceberg; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.upserts --write
+
 bench-backlog: .venv/ready compile  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks backlog --gib $(GIB)
 
@@ -196,6 +199,9 @@ KILLS ?= 30
 kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver, worker, broker and store; every fault of a simulated store
 	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py tests/pipeline/connector/test_killed_sink.py
 	OTTLA_STORE_SCHEDULES=0 $(BIN)/python -m pytest -q --timeout=0 tests/pipeline/test_simulated_store.py
+
+change-kills: .venv/ready compile  ## 5 million changes of 200,000 keys into a Delta and an Iceberg table under CHANGE_KILLS=10 kills with -9
+	OTTLA_KILLS=$(or $(CHANGE_KILLS),10) OTTLA_CHANGES=5000000 OTTLA_CHANGE_KEYS=200000 $(BIN)/python -m pytest -q -s tests/pipeline/changes/test_change_kills.py
 
 share-kills: .venv/ready compile  ## 20 consumers of a share group, killed with -9 at random, over 100,000 records
 	OTTLA_SHARE_RECORDS=100000 OTTLA_SHARE_CONSUMERS=20 $(BIN)/python -m pytest -q --timeout=0 tests/processes/test_share_kills.py

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,27 +18,16 @@ from ottla.cli.main import run
 from ottla.core.clock import SystemClock
 from ottla.pipeline.job_file.job import read_job
 from ottla.pipeline.loading import load
-from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.progress import ProgressReporter
 from tests.pipeline.staged_job import AUDIT, StagedJob
-from tests.support.in_process_tasks import run_in_process
+from tests.support.in_process_tasks import InThisProcess
 from tests.support.lakes import directory_of
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import create_topic, delete_topic
 
 pytestmark = pytest.mark.slow
-
-
-class InThisProcess:
-    """A load's Spark that runs its tasks in this process."""
-
-    def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        return run_in_process
-
-    def cores(self) -> int:
-        return 1
 
 
 class Commands:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.client.offset_spec import OffsetKind
 from ottla.client.sasl import Sasl
+from ottla.pipeline.changes.rule import ChangeRule
 from ottla.pipeline.event_time import Granularity, TimeFrom
 from ottla.pipeline.formats.csv_lines import CsvLines
 from ottla.pipeline.job_file.job import SECTIONS, PipelineJob, add_options, job_from, read_job
@@ -120,6 +121,16 @@ def test_each_commented_line_of_the_example_is_valid() -> None:
 
 
 MINIMAL = '[lake]\npath = "lake"\n'
+UPSERT = "[[load]]\ntopics=['a']\nmode='upsert'\n"
+
+
+def test_a_load_that_changes_rows_keeps_its_key_and_is_partitioned_by_it() -> None:
+    made = job(MINIMAL + UPSERT + "buckets = 4\n[[load]]\ntopics = ['b']\nmode = 'history'\nkey_fields = ['id']\n")
+    by_key, by_field = (load.mapping for load in made.loads)
+    assert (by_key.changes, by_key.keep, by_key.partition_by) == (ChangeRule(buckets=4), ("key",), ("key_bucket",))
+    assert by_field.changes == ChangeRule(history=True, key_fields=("id",))
+    assert (by_field.keep, by_field.partition_by) == ((), ("is_current", "key_bucket"))
+    assert job(MINIMAL + "[[load]]\ntopics = ['a']\n").loads[0].mapping.changes is None
 
 
 @pytest.mark.parametrize(
@@ -136,6 +147,35 @@ MINIMAL = '[lake]\npath = "lake"\n'
         (MINIMAL + "[[load]]\ntopics=['a']\npattern='b'\n", "job.toml:4: say either topics or pattern"),
         (MINIMAL + "[[load]]\ntopics=['a.*']\n", "job.toml:4: 'a.*' is no topic's name; is pattern = 'a.*' meant?"),
         (MINIMAL + "[[load]]\npattern='('\n", "job.toml:4: '(' is no regular expression"),
+        (MINIMAL + "[[load]]\ntopics=['a']\nmode='upserts'\n", "job.toml:5: mode is one of append, upsert, history"),
+        (
+            MINIMAL + "[[load]]\ntopics=['a']\nkey_fields=['id']\n",
+            'job.toml:5: key_fields says how rows change: write mode = "upsert"',
+        ),
+        (MINIMAL + "[[load]]\ntopics=['a']\nbuckets=4\n", "job.toml:5: buckets says how rows change"),
+        (MINIMAL + UPSERT + "buckets=0\n", "job.toml:6: buckets is a number from 1 to 1024"),
+        (MINIMAL + UPSERT + "key_fields=['a', 'a']\n", "job.toml:6: key_fields has a name twice"),
+        (MINIMAL + UPSERT + "key_fields=['offset']\n", "job.toml:6: offset is a column of every such table"),
+        (
+            MINIMAL + UPSERT + "format='raw'\nkey_fields=['id']\n",
+            "job.toml:7: the format raw has no fields that are a key",
+        ),
+        (
+            MINIMAL + UPSERT + "format='raw'\nenvelope='debezium'\n",
+            "job.toml:7: Debezium's envelopes are understood in JSON",
+        ),
+        (
+            MINIMAL + UPSERT + "[load.time]\ngranularity='hour'\n",
+            "job.toml:6: a table of mode upsert is partitioned by its keys",
+        ),
+        (
+            MINIMAL + "[[load]]\nmode='history'\ntopics=['a', 'b']\ntable='c'\n",
+            "job.toml:6: a load of mode history needs a table for each topic",
+        ),
+        (
+            MINIMAL + UPSERT + "[[stream]]\nname='s'\nfrom='a'\nwindow='1m'\nvalues={n='count'}\n",
+            "job.toml:8: rows of 'a' change, and a stream reads new rows of a table",
+        ),
         (MINIMAL + "[[load]]\ntopics=['a']\nformat='csv'\n", "job.toml:3: a csv load needs csv.fields"),
         (
             MINIMAL + "[[load]]\ntopics=['a']\n[load.csv]\nheader=true\n",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,16 @@ from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.lake_table import register_topic
 from ottla.pipeline.lake.local_store import LocalStore
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
-from ottla.pipeline.loading.commit_protocol import Tables, TaskRunner, create_tables
+from ottla.pipeline.loading.commit_protocol import Tables, create_tables
 from ottla.pipeline.produce import ensure_topic
 from ottla.pipeline.progress import ProgressReporter
 from ottla.pipeline.stages import audit, load
 from ottla.pipeline.stages.runner import Context, Run, StageResult
 from ottla.pipeline.stages.stream import streams_of
 from tests.conftest import Broker
-from tests.support.in_process_tasks import run_in_process
+from tests.support.in_process_tasks import InThisProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.external]
-
-
-class InThisProcess:
-    """A load's Spark that runs its tasks in this process."""
-
-    def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        return run_in_process
-
-    def cores(self) -> int:
-        return 1
 
 
 def fill(bootstrap: str, topic: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ottla.pipeline.changes.rule import KEY
 from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.event_time import FORMS, Granularity, TimeFrom, TimeRule, pattern_fault
 from ottla.pipeline.formats import typed
@@ -17,6 +18,7 @@ from ottla.pipeline.formats.format import Format
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw, Text
 from ottla.pipeline.formats.record_format import RecordFormat
+from ottla.pipeline.job_file.change_keys import CHANGE_KEYS, change_faults, change_rule_of
 from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
@@ -163,6 +165,7 @@ def check(values: Values) -> Iterator[KeyProblem]:
         yield "table", f"{values['table']!r} is a location, not a table's name. The location belongs to the lake's path"
     if any(part not in _PARTS for part in values["keep"]):
         yield "keep", f"a record has the parts {' and '.join(_PARTS)} besides its value"
+    yield from change_faults(values)
     yield from _check_format(values)
     yield from _check_time(values["time"], values["format"])
     for section in ("columns", "headers"):
@@ -323,6 +326,7 @@ LOAD = SectionSchema(
             example="true",
         ),
         Key("file_size", ValueType.SIZE, "How large a file may become.", FILE_BYTES, example='"256MB"'),
+        *CHANGE_KEYS,
     ),
     many=True,
     sections=(TIME, COLUMNS, HEADERS, CSV, JSON, AVRO, PROTOBUF),
@@ -335,12 +339,15 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
 
     Raises OSError or UnsupportedSchema over a file with schemas.
     """
+    changes, time = change_rule_of(values), _time(values)
+    keep = tuple(values["keep"])
+    if changes is not None:
+        time = replace(time, granularity=Granularity.NONE)
+        keep = keep if changes.key_fields or KEY in keep else (KEY, *keep)
     return LoadSpec(
         lake=replace(lake, table_format=TableFormat(values["table_format"])) if values["table_format"] else lake,
         brokers=brokers,
-        mapping=RowMapping(
-            _format(values), _time(values), dict(values["columns"]), tuple(values["keep"]), dict(values["headers"])
-        ),
+        mapping=RowMapping(_format(values), time, dict(values["columns"]), keep, dict(values["headers"]), changes),
         topics=tuple(values["topics"] or ()),
         pattern=values["pattern"],
         table=values["table"],

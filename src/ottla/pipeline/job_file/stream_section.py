@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ottla.pipeline.changes.rule import LoadMode
 from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.lake.lake import table_name
 from ottla.pipeline.loading.load import TOPIC_IN_NAME
@@ -120,13 +121,22 @@ def source_faults(streams: Sequence[Values], loads: Sequence[Values]) -> Iterato
     any_table = False
     for load in loads:
         any_table = any_table or (load["pattern"] is not None and TOPIC_IN_NAME in load["table"])
-        tables |= {load["table"].replace(TOPIC_IN_NAME, table_name(topic)) for topic in load["topics"]}
-        tables |= set() if TOPIC_IN_NAME in load["table"] else {load["table"]}
+        tables |= _tables_of(load)
+    changing = {table for load in loads if load["mode"] != LoadMode.APPEND for table in _tables_of(load)}
     names: set[str] = set()
     for n, stream in enumerate(streams):
         if stream["from"] not in tables and not any_table:
             known = ", ".join(sorted(tables)) or "nothing"
             yield ("stream", n, "from"), f"no load fills the table {stream['from']!r}; loads fill {known}"
+        if stream["from"] in changing:
+            yield ("stream", n, "from"), f"rows of {stream['from']!r} change, and a stream reads new rows of a table"
         if stream["name"] in tables | names:
             yield ("stream", n, "name"), f"there is another table {stream['name']!r}"
         names.add(stream["name"])
+
+
+def _tables_of(load: Values) -> set[str]:
+    """Return the tables that a load names; one by a pattern for topics and a table for each names none."""
+    if TOPIC_IN_NAME not in load["table"]:
+        return {load["table"]}
+    return {load["table"].replace(TOPIC_IN_NAME, table_name(topic)) for topic in load["topics"]}

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
+from ottla.pipeline.changes.apply import ChangeApplier
+from ottla.pipeline.changes.rule import keep_rule
 from ottla.pipeline.lake.lake_table import (
     RACES_MAX,
     AppTransaction,
@@ -105,9 +107,11 @@ class TopicLoader:
         task_runner: TaskRunner,
         split_ranges: SplitRanges,
         remove_rows: RemoveRows = without_ranges,
+        applier: ChangeApplier | None = None,
     ) -> None:
+        """`applier` applies changes, where the mapping says that records are such."""
         self.tables, self.job, self.task_runner, self.split_ranges = tables, job, task_runner, split_ranges
-        self._remove_rows = remove_rows
+        self._remove_rows, self._applier = remove_rows, applier
 
     def run(self, bounds: Mapping[int, OffsetBounds], wanted: LoadLimits = LoadLimits()) -> LoadResult:
         """Load the next part of the log, up to the ends in `bounds`, in one commit.
@@ -151,6 +155,9 @@ class TopicLoader:
             )
         )
         keep_skipped(table, topic, planned.lost)
+        if self._applier is not None:  # rows that change have no offset each, of which sums could be compared
+            added = self._applier.commit(table, topic, ranges, rows, [fence.of_table])
+            return with_files(result_of(ranges, planned.lost, staged), [*added, *quarantined_files])
         content = ContentSums()
         for task in staged:
             content.add_all(task.content)
@@ -242,6 +249,11 @@ def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], staged
     )
 
 
+def with_files(result: LoadResult, files: Sequence[StagedFile]) -> LoadResult:
+    """Return the result with the files that were committed in place of those that the tasks wrote."""
+    return replace(result, files=len(files), size_bytes=sum(f.size_bytes for f in files))
+
+
 def create_tables(tables: Tables, mapping: RowMapping) -> None:
     """Create both tables unless they exist. Raises TableMismatch if one exists and is partitioned in another way."""
     spec = mapping.spec()
@@ -253,6 +265,8 @@ def create_tables(tables: Tables, mapping: RowMapping) -> None:
             f"{tables.table.store.url} is partitioned by {', '.join(have.partition_by)}, "
             f"not by {', '.join(spec.partition_by)}: a table stays as it was made; load into another one"
         )
+    if mapping.changes is not None:
+        keep_rule(tables.table, mapping.changes)
     for own in mapping.own_columns:
         at = have.schema.get_field_index(own.name)
         if at < 0:

@@ -18,6 +18,9 @@ from ottla.client.errors import CannotConnect
 from ottla.client.offset_spec import OffsetSpec
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import new_uuid
+from ottla.pipeline.changes.apply import ChangeApplier
+from ottla.pipeline.changes.merge import MergeRunner
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.formats.csv_lines import CsvLines, names_in
@@ -50,6 +53,10 @@ COMMIT_OFFSETS_MAX = 50_000_000
 """Of one partition in one commit: what is committed need not be done again."""
 TOPIC_IN_NAME = "{topic}"
 _HEADER = "ottla.csv.header."
+_NO_SECOND_LOAD = (
+    "offsets of a table of mode upsert or history are not loaded a second time: a later record of the same key may "
+    "have replaced or deleted the row. Load into another table"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,10 @@ class TaskHost(Protocol):
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
         """Return the function that runs write tasks."""
+        ...
+
+    def merge_runner(self) -> MergeRunner:
+        """Return the function that merges changes into a table."""
         ...
 
     def cores(self) -> int:
@@ -235,6 +246,8 @@ def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -
 
     def replay_topic(topic: str, offset_client: OffsetClient) -> TopicLoad:
         tables = spec.tables(topic)
+        if spec.mapping.changes is not None:
+            raise CannotLoad(_NO_SECOND_LOAD)
         if not (tables.table.exists() and tables.quarantine.exists()):
             raise CannotLoad(f"topic {topic} was never loaded into {tables.table.store.url}")
         complete_intent(tables.table, tables.quarantine, progress.warn)
@@ -330,6 +343,8 @@ def _load_topic(
     progress: LoadProgress,
     backfill: BackfillRange | None,
 ) -> TopicLoad:
+    if backfill is not None and spec.mapping.changes is not None:
+        raise CannotLoad(_NO_SECOND_LOAD)
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
     spec = with_names(spec, topic, state, tables)
     create_tables(tables, spec.mapping)
@@ -407,7 +422,13 @@ def _topic_loader(
     def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
         return task_host.task_runner(progress.advance)(job, parts)
 
-    return TopicLoader(tables, job, task_runner, lambda ranges: split_among_tasks(ranges, task_host.cores()))
+    def split_ranges(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+        return split_among_tasks(ranges, task_host.cores())
+
+    rule, applier = spec.mapping.changes, None
+    if rule is not None:
+        applier = ChangeApplier(rule, task_host.merge_runner(), stem or new_uuid().hex[:12], spec.file_bytes)
+    return TopicLoader(tables, job, task_runner, split_ranges, applier=applier)
 
 
 def _commit_position(

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.pipeline.changes.rule import ChangeRule
 from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule
 from ottla.pipeline.formats.format import Format
 from ottla.pipeline.formats.registry import RegistryFailed
@@ -69,6 +70,8 @@ class RowMapping:
     """Parts of the record that are columns too: "key", "headers"."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Types of headers that are columns, by name: the last header of that name."""
+    changes: ChangeRule | None = None
+    """The rule by which records change rows; None: every record is a row of its own."""
 
     @property
     def declared(self) -> dict[str, str]:
@@ -79,7 +82,19 @@ class RowMapping:
     def own_columns(self) -> pa.Schema:
         """Every table's columns that are no fields."""
         kept = [pa.field(name, _PARTS[name]) for name in ("key", "headers") if name in self.keep]
-        return pa.schema([*COORDINATES, *self.time.columns, *kept])
+        more = self.changes.columns if self.changes is not None else ()
+        return pa.schema([*COORDINATES, *self.time.columns, *more, *kept])
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns the table is partitioned by."""
+        return self.time.partition_by if self.changes is None else self.changes.partition_by
+
+    @property
+    def fixed(self) -> frozenset[Path]:
+        """The leaves whose type never changes: the fields that are declared, and those that are the key."""
+        keys = self.changes.key_fields if self.changes is not None else ()
+        return frozenset((name,) for name in (*self.declared, *keys))
 
     def spec(self) -> TableSpec:
         """Return the specification of a new table."""
@@ -88,7 +103,7 @@ class RowMapping:
             for name, kind in self._fields()
         ]
         declared = [pa.field(n, column_type(t)) for n, t in self.declared.items() if n not in {f.name for f in fields}]
-        return TableSpec(pa.schema([*self.own_columns, *fields, *declared]), self.time.partition_by)
+        return TableSpec(pa.schema([*self.own_columns, *fields, *declared]), self.partition_by)
 
     def _fields(self) -> list[tuple[str, pa.DataType]]:
         return [(self.field_name(f.name), f.type) for f in self.value.columns() if not self.is_the_time(f.name)]
@@ -164,7 +179,7 @@ class RowMapper:
         self._mapping, self._topic = mapping, topic
         missing = [(name, column_type(text)) for name, text in mapping.declared.items() if name not in fields.names]
         self.fields = pa.schema([*fields, *missing])  # a field that differs in case is never the first spelling
-        self.fixed = fixed | {(name,) for name in mapping.declared}
+        self.fixed = fixed | mapping.fixed
 
     def map(self, records: pa.RecordBatch) -> MappedRows:
         """Map records to rows for the table, and for the quarantine."""
@@ -228,6 +243,9 @@ class RowMapper:
                     rows = rows.append_column(name, headers[name])
         times, timeless = mapping.time.find(records, rows)
         local = pc.coalesce(misfits, timeless)
+        keyless = self._keyless(records, rows)
+        if keyless is not None:
+            local = pc.coalesce(local, keyless)
         reasons = pc.coalesce(parsed.reasons, local)
         fitted = fit(
             _blank(named, pc.is_null(reasons)),
@@ -238,27 +256,33 @@ class RowMapper:
         later = local if fitted.conflicts is None else pc.coalesce(local, fitted.conflicts)
         return _Mapped(
             records,
-            self._own(records, times),
+            self.own_columns(records, times),
             fitted.columns,
             fitted.schema,
             pc.coalesce(reasons, later),
             fitted.conflicts,
-            depends=(parsed.has_conflicts and later.null_count < count) or fitted.by_column,
-            quarantine_rows=self._quarantine_rows,
+            depends=(parsed.has_conflicts and later.null_count < count) or fitted.by_column or keyless is not None,
+            quarantine_rows=self.quarantine_rows,
         )
+
+    def _keyless(self, records: pa.RecordBatch, rows: pa.Table) -> Any:
+        """Return a reason for each record without a key that identifies a row; None if there is none."""
+        if self._mapping.changes is None:
+            return None
+        return self._mapping.changes.key_faults(part(records, "key"), self._named(rows))
 
     def _unmapped(self, records: pa.RecordBatch, why: str) -> _Mapped:
         """Refuse a whole batch: it is then mapped in halves, down to the records that are to be refused."""
         count = len(records)
         return _Mapped(
             records,
-            self._own(records, pa.nulls(count, TIME)),
+            self.own_columns(records, pa.nulls(count, TIME)),
             {},
             self.fields,
             pa.repeat(why, count),
             None,
             depends=True,
-            quarantine_rows=self._quarantine_rows,
+            quarantine_rows=self.quarantine_rows,
         )
 
     def _named(self, rows: pa.Table) -> pa.Table:
@@ -273,7 +297,8 @@ class RowMapper:
         declared = self._mapping.columns
         return typed_fields(rows, {name: declared[column] for name, column in fields.items() if column in declared})
 
-    def _own(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
+    def own_columns(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
+        """Return the columns of records that are no fields."""
         columns: dict[str, Any] = {"topic": pa.repeat(self._topic, len(records))}
         columns |= _coordinates(records)
         columns[EVENT_TIME] = times
@@ -283,7 +308,8 @@ class RowMapper:
                 columns[name] = part(records, name)
         return columns
 
-    def _quarantine_rows(self, records: pa.RecordBatch, reasons: Any) -> pa.Table:
+    def quarantine_rows(self, records: pa.RecordBatch, reasons: Any) -> pa.Table:
+        """Return the rows of the quarantine for refused records."""
         columns: dict[str, Any] = {
             "topic": pa.repeat(self._topic, len(records)),
             "reason": reasons,

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ottla.pipeline.changes.bucket_files import BucketWork, MergeSpec
+from ottla.pipeline.changes.merge import MergeRunner
+from ottla.pipeline.lake.rewrite import FileSwap
 from ottla.pipeline.loading.commit_protocol import TaskRunner
-from ottla.pipeline.loading.spark_tasks import run_on_spark
+from ottla.pipeline.loading.spark_tasks import merge_on_spark, run_on_spark
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.session import SparkOptions, spark_step, start_session
@@ -54,6 +57,15 @@ class SparkHost:
                 return run_on_spark(self.session(), progress)(job, parts)
 
         return write_ranges
+
+    def merge_runner(self) -> MergeRunner:
+        """Return a function that merges each bucket as a task. It raises SparkFailed, with the log's path."""
+
+        def merge(job: MergeSpec, works: Sequence[BucketWork]) -> list[FileSwap]:
+            with spark_step("merging", self.options.log):
+                return merge_on_spark(self.session())(job, works)
+
+        return merge
 
     def cores(self) -> int:
         """Return the number of tasks that run at once."""

@@ -16,7 +16,12 @@ import pyarrow as pa
 
 from ottla.core.clock import SystemClock
 from ottla.core.runtime import new_uuid
+from ottla.pipeline.changes.bucket_files import BucketWork, MergeSpec
+from ottla.pipeline.changes.merge import MergeRunner, merge_bucket
+from ottla.pipeline.changes.merge import as_json as merged_as_json
+from ottla.pipeline.changes.merge import from_json as merged_from_json
 from ottla.pipeline.lake.lake_store import PRIVATE, LakeStore
+from ottla.pipeline.lake.rewrite import FileSwap
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, as_json, from_json, write_ranges
 from ottla.pipeline.offset_range import OffsetRange
@@ -47,6 +52,24 @@ def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _
         return [from_json(row.staged) for row in sorted(rows, key=lambda row: int(row.part))]
 
     return task_runner
+
+
+def merge_on_spark(spark: SparkSession) -> MergeRunner:
+    """Return a `MergeRunner` that gives each bucket to a task of its own."""
+
+    def merge_runner(job: MergeSpec, works: Sequence[BucketWork]) -> list[FileSwap]:
+        def tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            pa.set_cpu_count(1)  # Spark already runs one task per core
+            for batch in batches:
+                for index in batch.column(0).to_pylist():
+                    done = merged_as_json(merge_bucket(job, works[index]))
+                    yield pa.record_batch({"work": pa.array([index]), "merged": pa.array([done], pa.string())})
+
+        count = len(works)
+        rows = spark.range(0, count, 1, count).mapInArrow(tasks, "work long, merged string").collect()
+        return [merged_from_json(row.merged, works[int(row.work)]) for row in rows]
+
+    return merge_runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
 from ottla.pipeline.lake.lake_table import StagedFile
 from ottla.pipeline.lake.recorded_content import QUARANTINED, ROWS, SOURCE, ContentSums
 from ottla.pipeline.lake.schema import Path, find_leaf, merge, promoted_columns, wider
+from ottla.pipeline.loading.change_mapping import ChangeMapper
 from ottla.pipeline.loading.row_mapping import MappedRows, RowMapper, RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
@@ -98,6 +99,8 @@ class _Attempt:
         stem = f"{job.stem}-{new_uuid().hex[:12]}"
         self.job = job
         self.mapper = RowMapper(job.mapping, job.topic, fields, job.fixed)
+        changes = job.mapping.changes
+        self.map = self.mapper.map if changes is None else ChangeMapper(self.mapper, changes).map
         self.rows = TableWriter(job.rows, stem)
         self.quarantined_files = TableWriter(job.quarantine, stem)
         self.records = self.late = self.value_bytes = 0
@@ -128,7 +131,7 @@ class _Attempt:
 
     def _take(self, records: pa.RecordBatch) -> None:
         before = self.mapper.fields
-        mapped = self.mapper.map(records)
+        mapped = self.map(records)
         if self.records and any(promoted_columns(before, self.mapper.fields)):
             raise _Wider
         self.rows.add(mapped.rows)
@@ -183,7 +186,7 @@ def unify_columns(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteS
     considered, for the records that it quarantines then decide no type.
     """
     tasks = list(staged)
-    fields, fixed = job.fields, job.fixed | {(name,) for name in job.mapping.declared}
+    fields, fixed = job.fields, job.fixed | job.mapping.fixed
     for n, task in enumerate(tasks):
         if _contradicts(task, fields, fixed):
             return replace(job, fields=fields, fixed=fixed), [n]
