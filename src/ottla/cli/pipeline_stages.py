@@ -135,7 +135,7 @@ def _show(topic_audit: TopicAudit, by: By) -> None:
     from ottla.pipeline.audit import format as audit_format
 
     rows = audit_format.partition_rows(topic_audit) if by is By.PARTITION else audit_format.bucket_rows(topic_audit)
-    columns = ["partition" if by is By.PARTITION else "from", *audit_format.COLUMNS]
+    columns = ["partition" if by is By.PARTITION else "from", *audit_format.shown_columns(topic_audit)]
     print(topic_audit.topic)
     show_rows(rows, columns, OutputFormat.TABLE)
     print("\n".join(audit_format.verdict(topic_audit)), end="\n\n")

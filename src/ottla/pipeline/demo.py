@@ -32,7 +32,7 @@ from ottla.client.errors import CannotConnect
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.runtime import new_uuid
-from ottla.pipeline.audit.format import COLUMNS, partition_rows, verdict
+from ottla.pipeline.audit.format import partition_rows, shown_columns, verdict
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.demo_broker import BrokerNotStarted, start_demo_broker
 from ottla.pipeline.demo_job import TABLE, TRAFFIC, DemoJob
@@ -253,7 +253,7 @@ class DemoResult:
 
 def audit_text(topic_audit: TopicAudit, faults: list[str]) -> str:
     """Format the audit as a table of text with its faults."""
-    head = ("partition", *(name.replace("_", " ") for name in COLUMNS))
+    head = ("partition", *(name.replace("_", " ") for name in shown_columns(topic_audit)))
     rows = [[_cell(value) for value in row.values()] for row in partition_rows(topic_audit)]
     lines = ["  ".join(cell.rjust(11) for cell in row) for row in (head, *rows)]
     return "\n".join([*lines, *(["THE BOOKS DO NOT BALANCE:", *faults] if faults else verdict(topic_audit))])

@@ -96,7 +96,7 @@ def audit_partition(
     """Audit one partition, except for the producers' reports (`add_produced`)."""
     audit = PartitionAudit(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
     audit.skipped = extent.skipped
-    faults = _Faults(extent.partition, discrepancies_max)
+    faults = Faults(extent.partition, discrepancies_max)
     content = None
     if extent.recorded is not None:
         compared = ContentExtent(extent.partition, extent.log_start, extent.first_offset, extent.position)
@@ -143,7 +143,7 @@ def add_produced(
 
 
 def _count_outside(
-    sides: OffsetReaders, audit: PartitionAudit, faults: _Faults, first: int, end: int, *, bucket_ms: int
+    sides: OffsetReaders, audit: PartitionAudit, faults: Faults, first: int, end: int, *, bucket_ms: int
 ) -> None:
     """Count rows with offsets that neither the log nor the table's own position knows of."""
     if first >= end:
@@ -151,10 +151,10 @@ def _count_outside(
     found: list[Longs] = []
     for side, column in ((sides.table, "loaded"), (sides.quarantine, "quarantined")):
         for some in side.read(audit.partition, first, end):
-            buckets = _buckets(some.times_ms, bucket_ms)
-            _enter(audit, column, buckets)
+            buckets = buckets_of(some.times_ms, bucket_ms)
+            enter(audit, column, buckets)
             if some.late is not None:
-                _enter(audit, "late", buckets[some.late])
+                enter(audit, "late", buckets[some.late])
             found.append(np.unique(some.offsets))
     if found:
         at = np.unique(np.concatenate(found))
@@ -162,7 +162,7 @@ def _count_outside(
             faults.note(DiscrepancyKind.FOREIGN, int(run[0]), int(run[-1]) + 1, len(run), None)
 
 
-class _Faults:
+class Faults:
     """Ranges of offsets, neighbours joined, at most so many of a kind."""
 
     def __init__(self, partition: int, most: int) -> None:
@@ -173,6 +173,7 @@ class _Faults:
         self._count: dict[DiscrepancyKind, int] = {}
 
     def note(self, kind: DiscrepancyKind, first: int, end: int, count: int, bucket_ms: int | None) -> None:
+        """Add a range of offsets: to the one before if it goes on there, or if there are enough."""
         at = self._last.get(kind)
         if at is not None:
             before = self.found[at]
@@ -204,7 +205,7 @@ class _RangeComparison:
         self._rows = np.zeros(size, dtype=np.int32)
         self._times = np.full(size, NO_TIME, dtype=np.int64)
 
-    def compare(self, sides: OffsetReaders, audit: PartitionAudit, faults: _Faults) -> None:
+    def compare(self, sides: OffsetReaders, audit: PartitionAudit, faults: Faults) -> None:
         extent = self._extent
         log_from, log_to = max(self._first, extent.log_start), min(self._end, extent.log_end)
         if log_from < log_to:
@@ -266,19 +267,19 @@ class _RangeComparison:
             np.add.at(self._rows, at, 1)
             unknown = ~self._in_log[at]
             self._times[at[unknown]] = some.times_ms[unknown]
-            buckets = _buckets(self._times[at], self._bucket_ms)
-            _enter(audit, column, buckets)
+            buckets = buckets_of(self._times[at], self._bucket_ms)
+            enter(audit, column, buckets)
             if some.late is not None:
-                _enter(audit, "late", buckets[some.late])
+                enter(audit, "late", buckets[some.late])
             if self._content is not None and some.checksums is not None:
                 quarantined = column == "quarantined"
                 self._content.add_rows(some.offsets, some.checksums, self._log, quarantined=quarantined)
 
     def _count(self, audit: PartitionAudit, column: str, weights: NDArray[Any]) -> None:
         at = np.flatnonzero(weights)
-        _enter(audit, column, _buckets(self._times[at], self._bucket_ms), weights[at])
+        enter(audit, column, buckets_of(self._times[at], self._bucket_ms), weights[at])
 
-    def _note(self, faults: _Faults, kind: DiscrepancyKind, where: Flags, weights: NDArray[Any]) -> None:
+    def _note(self, faults: Faults, kind: DiscrepancyKind, where: Flags, weights: NDArray[Any]) -> None:
         for start, end in _runs(where):
             for first, stop, bucket_ms in self._by_bucket(start, end):
                 count = int(weights[first:stop].sum())
@@ -286,17 +287,18 @@ class _RangeComparison:
 
     def _by_bucket(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yield the parts of a run, cut where its bucket changes."""
-        buckets = _buckets(self._times[start:end], self._bucket_ms)
+        buckets = buckets_of(self._times[start:end], self._bucket_ms)
         cuts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), end - start]
         for first, stop in itertools.pairwise(cuts):
             yield start + first, start + stop, int(buckets[first])
 
 
-def _buckets(times_ms: Longs, bucket_ms: int) -> Longs:
+def buckets_of(times_ms: Longs, bucket_ms: int) -> Longs:
+    """Return the beginning of the bucket of each time."""
     return np.where(times_ms >= 0, times_ms - times_ms % bucket_ms, NO_TIME)
 
 
-def _enter(audit: PartitionAudit, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
+def enter(audit: PartitionAudit, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
     """Add to a column, one for each entry or its weight, in the lines of their buckets."""
     values, inverse = np.unique(buckets, return_inverse=True)
     for value, count in zip(values, np.bincount(inverse, weights=weights, minlength=len(values)), strict=True):

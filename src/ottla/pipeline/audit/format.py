@@ -16,6 +16,7 @@ COLUMNS = (
     "loaded",
     "late",
     "quarantined",
+    "replaced",
     "skipped",
     "deleted",
     "missing",
@@ -73,9 +74,14 @@ def bucket_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
     return [{"from": bucket_text(at), **columns(topic_audit, counts)} for at, counts in topic_audit.by_bucket().items()]
 
 
+def shown_columns(topic_audit: TopicAudit) -> list[str]:
+    """Return the names of the columns people see; records are replaced only where rows change."""
+    return [name for name in COLUMNS if topic_audit.by_key or name != "replaced"]
+
+
 def columns(topic_audit: TopicAudit, counts: AuditCounts) -> dict[str, int | None]:
     """Return the columns people see. Where no producer reports, what was produced is unknown, which is not nothing."""
-    found: dict[str, int | None] = {name: getattr(counts, name) for name in COLUMNS}
+    found: dict[str, int | None] = {name: getattr(counts, name) for name in shown_columns(topic_audit)}
     if not topic_audit.producers:
         found["produced"] = None
     return found
@@ -159,5 +165,6 @@ def _fault(fault: Discrepancy) -> dict[str, Any]:
         "end_offset": fault.end_offset,
         "count": fault.count,
         "bucket": None if fault.bucket_ms is None else bucket_text(fault.bucket_ms),
+        "key": None if fault.key is None else fault.key.decode("utf-8", "backslashreplace"),
         "text": fault.text,
     }

@@ -7,6 +7,7 @@ A line is one bucket of record time in one partition:
     loaded       rows of the table            (late: those of them that are late)
     quarantined  rows of the quarantine
     skipped      offsets that a load skipped, for they were deleted from the log before (`on_loss = "skip"`)
+    replaced     records that a later one of their key replaced, and deletions, where rows change
     deleted      offsets without a row whose rows were deleted on purpose, as declared
     missing      other records the log holds and neither table does, below the table's position
     duplicated   rows whose offset another row has
@@ -34,6 +35,7 @@ class DiscrepancyKind(Enum):
     FOREIGN = "foreign"
     LOST = "lost"
     UNREAD = "unread"
+    STALE = "stale"
     CHANGED = "changed"
     NOT_AS_LOADED = "not_as_loaded"
     LOG_CHANGED = "log_changed"
@@ -58,6 +60,7 @@ _TEXTS = {
     DiscrepancyKind.DUPLICATED: "{count} rows repeat an offset",
     DiscrepancyKind.FOREIGN: "{count} rows have an offset that the log holds no record for",
     DiscrepancyKind.LOST: "{count} records that producers had acknowledged are not in the log",
+    DiscrepancyKind.STALE: "{count} rows are not as the last record of their key says: it replaced or deleted them",
     DiscrepancyKind.UNREAD: "{count} offsets were deleted from the log before they were loaded",
     DiscrepancyKind.CHANGED: "{count} rows have another content than the records of the log",
     DiscrepancyKind.NOT_AS_LOADED: "{count} rows have another checksum than was loaded",
@@ -77,6 +80,8 @@ class Discrepancy:
     count: int
     bucket_ms: int | None = None
     """Of faults that belong to one bucket."""
+    key: bytes | None = None
+    """The key at the first offset, of tables whose rows change."""
 
     @property
     def text(self) -> str:
@@ -86,7 +91,8 @@ class Discrepancy:
         'partition 2, offsets 10 to 13: 3 records of the log are in neither table'
         """
         offsets = offsets_text(self.first_offset, self.end_offset)
-        return f"partition {self.partition}, {offsets}: {_TEXTS[self.kind].format(count=f'{self.count:,}')}"
+        key = "" if self.key is None else f", key {self.key.decode('utf-8', 'backslashreplace')}"
+        return f"partition {self.partition}, {offsets}{key}: {_TEXTS[self.kind].format(count=f'{self.count:,}')}"
 
 
 @dataclass(slots=True)
@@ -98,6 +104,7 @@ class AuditCounts:
     loaded: int = 0
     quarantined: int = 0
     late: int = 0
+    replaced: int = 0
     skipped: int = 0
     deleted: int = 0
     missing: int = 0
@@ -189,6 +196,8 @@ class TopicAudit:
     """The declarations of deleted rows."""
     recreated: RecreatedTopic | None = None
     """Set if the table's rows are another topic's: then nothing was compared."""
+    by_key: bool = False
+    """Whether the table's rows change: it was compared with the last record of each key."""
 
     @property
     def faults(self) -> list[Discrepancy]:

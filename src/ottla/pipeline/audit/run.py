@@ -15,8 +15,12 @@ from functools import partial
 
 import pyarrow as pa
 
+import pyarrow as pa
+
 from ottla.client.audit import BUCKET_MS, ProducedCount
 from ottla.client.offsets import OffsetBounds
+from ottla.core.settings import LONG_MAX
+from ottla.pipeline.audit.by_key import KeyComparison, LogKeys, TableKeys, name_keys, offsets_of
 from ottla.pipeline.audit.compare import (
     DISCREPANCIES_MAX,
     OffsetReaders,
@@ -24,7 +28,7 @@ from ottla.pipeline.audit.compare import (
     add_produced,
     audit_partition,
 )
-from ottla.pipeline.audit.model import PartitionAudit, RecreatedTopic, TopicAudit
+from ottla.pipeline.audit.model import Discrepancy, DiscrepancyKind, PartitionAudit, RecreatedTopic, TopicAudit
 from ottla.pipeline.audit.readers import ExpectedRows, LogOffsetReader, TableOffsetReader
 from ottla.pipeline.lake.content_hash import quarantine_checksums, row_checksums
 from ottla.pipeline.lake.lake_table import LakeTable, loaded_topic_id
@@ -53,7 +57,7 @@ class AuditInputs:
     topic_id: str = ""
     """The topic's id now; empty where the brokers have none."""
     mapping: RowMapping | None = None
-    """The load's mapping, to compare the content of records and rows too; the reader then brings headers."""
+    """The load's mapping, if its records change rows or content is compared too; the reader then brings headers."""
 
 
 def audit(
@@ -76,8 +80,9 @@ def audit(
         recreated = RecreatedTopic(table_topic_id, inputs.topic_id)
         return TopicAudit(inputs.topic, bucket_ms, [], 0, now_ms, rowless.deletions, recreated)
     held = inputs.table.positions(inputs.topic, inputs.bounds) if exists else {}
+    by_key = _KeyAudit.of(inputs, progress) if exists else None
     sides = _readers(inputs, held, progress)
-    with_content = inputs.mapping is not None and exists
+    with_content = inputs.mapping is not None and exists and by_key is None
     by_partition: dict[int, list[ProducedCount]] = defaultdict(list)
     producers = set()
     for report in reports:
@@ -104,10 +109,59 @@ def audit(
             recorded,
             [run for report in by_partition[partition] for run in report.runs],
         )
-        found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
+        if by_key is None:
+            found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
+        else:
+            found = by_key.audit(extent, bucket_ms, discrepancies_max)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
         partitions.append(found)
-    return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), now_ms, rowless.deletions)
+    keyed = by_key is not None
+    return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), now_ms, rowless.deletions, by_key=keyed)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyAudit:
+    """Audits a table whose rows change."""
+
+    log: LogKeys
+    table: TableKeys
+    quarantine: TableOffsetReader
+    history: bool
+    compacts: bool
+
+    @staticmethod
+    def of(inputs: AuditInputs, progress: Callable[[int], None]) -> _KeyAudit | None:
+        """Return the audit of a table whose rows change, None for others."""
+        mapping = inputs.mapping
+        if mapping is None or mapping.changes is None:
+            return None
+        fields = pa.schema([f for f in inputs.table.spec().schema if f.name not in mapping.own_columns.names])
+        return _KeyAudit(
+            LogKeys(inputs.reader, mapping, inputs.topic, fields, progress),
+            TableKeys(inputs.table, inputs.topic, mapping.changes),
+            TableOffsetReader(inputs.quarantine, inputs.topic),
+            mapping.changes.history,
+            inputs.compacts,
+        )
+
+    def audit(self, extent: PartitionExtent, bucket_ms: int, discrepancies_max: int) -> PartitionAudit:
+        """Audit one partition, except for the producers' reports."""
+        comparison = KeyComparison(
+            extent,
+            self.log.read(extent),
+            self.table.rows(extent.partition),
+            offsets_of(self.quarantine.read(extent.partition, 0, LONG_MAX)),
+            self.history,
+            self.compacts,
+            bucket_ms,
+        )
+        found = comparison.audit(discrepancies_max)
+        name_keys(found, self.log, self.table)
+        if extent.position < extent.log_start:
+            unread = extent.log_start - extent.position
+            fault = Discrepancy(DiscrepancyKind.UNREAD, extent.partition, extent.position, extent.log_start, unread)
+            found.faults.append(fault)
+        return found
 
 
 def _readers(inputs: AuditInputs, held: Mapping[int, OffsetRange], progress: Callable[[int], None]) -> OffsetReaders:

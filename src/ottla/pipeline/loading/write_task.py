@@ -149,7 +149,7 @@ class _Attempt:
 
     def _add_content(self, records: pa.RecordBatch, mapped: MappedRows) -> None:
         """Add up the checksums. A reader's batch is of one partition."""
-        if not (self.job.checksums and len(records)):
+        if self.job.mapping.changes is not None or not (self.job.checksums and len(records)):
             return
         known: Known = {}
         partition = records.column("partition")[0].as_py()
