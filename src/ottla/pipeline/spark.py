@@ -1,6 +1,6 @@
 """Reads tables in Spark without a jar, and makes `format("ottla")` known to Spark by hand.
 
-`read_table(spark, "lake/orders")` returns a table as a DataFrame.
+`read_table(spark, "lake/orders")` returns a table as a DataFrame; `upsert_batches` is for `foreachBatch`.
 
 `import ottla.pipeline.spark`, before or after the session starts, registers the data source.
 
@@ -16,22 +16,24 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession as _SparkSession
 
+from ottla.pipeline.changes.rule import BUCKETS
 from ottla.pipeline.connector.datasource import FORMAT, OttlaDataSource
 from ottla.pipeline.lake.lake import table_at
 from ottla.pipeline.lake.lake_table import TableMismatch
 from ottla.pipeline.lake.stores import store_at
-from ottla.pipeline.lake.table_format import formats_at
+from ottla.pipeline.lake.table_format import TableFormat, formats_at
+from ottla.pipeline.loading.batch_upserts import ApplyBatch, BatchUpserts, key_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FORMAT", "OttlaDataSource", "read_table", "register"]
+__all__ = ["FORMAT", "OttlaDataSource", "read_table", "register", "upsert_batches"]
 
 
 def read_table(session: SparkSession, path: str | Path, version: int | None = None) -> DataFrame:
@@ -52,6 +54,26 @@ def read_table(session: SparkSession, path: str | Path, version: int | None = No
             "removes what is older than its `keep`. Read a newer version"
         )
     return table.dataframe(session, [store.location(file.path) for file in files])
+
+
+def upsert_batches(
+    path: str | Path,
+    *,
+    key: Sequence[str],
+    query: str,
+    deleted: str | None = None,
+    history: bool = False,
+    buckets: int = BUCKETS,
+    table_format: str = TableFormat.DELTA,
+) -> ApplyBatch:
+    """Return what `foreachBatch` takes to replace rows of a table by those of a stream that reads `format("ottla")`.
+
+    A batch has the columns topic, partition, offset and timestamp of the source, those in `key`, which identify a row,
+    and any others. The last row of a key by offset is the table's; `deleted` names a column of booleans that delete it.
+    With `history` former rows stay. Each batch is applied once; `query` names the stream and belongs to one checkpoint.
+    """
+    table = table_at(store_at(path), TableFormat(table_format))
+    return BatchUpserts(table, key_rule(key, history=history, buckets=buckets), query, deleted)
 
 
 def register(session: SparkSession) -> None:

@@ -15,8 +15,6 @@ from functools import partial
 
 import pyarrow as pa
 
-import pyarrow as pa
-
 from ottla.client.audit import BUCKET_MS, ProducedCount
 from ottla.client.offsets import OffsetBounds
 from ottla.core.settings import LONG_MAX
@@ -166,7 +164,7 @@ class _KeyAudit:
 
 def _readers(inputs: AuditInputs, held: Mapping[int, OffsetRange], progress: Callable[[int], None]) -> OffsetReaders:
     topic, mapping = inputs.topic, inputs.mapping
-    if mapping is None or not inputs.table.exists():
+    if mapping is None or mapping.changes is not None or not inputs.table.exists():
         return OffsetReaders(
             LogOffsetReader(inputs.reader, progress),
             TableOffsetReader(inputs.table, topic),
