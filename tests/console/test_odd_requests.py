@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from playwright.sync_api import Dialog
 
 from ottla.testing import Kafka, kafka
 from tests.support import chromium
@@ -32,7 +33,7 @@ def brokers() -> Iterator[Kafka]:
     with kafka(topics={"orders": 1, "many": 2}, brokers=2) as k:
         producer = Producer({"bootstrap.servers": k.bootstrap, "client.id": CLIENT})
         everything = bytes(range(256))
-        headers = [
+        headers: list[tuple[str, str | bytes | None]] = [
             (MARKUP, MARKUP.encode()),
             ("k\x00y\u202e", b"\xff\xfe"),
             ("null", None),
@@ -207,7 +208,12 @@ def test_no_text_of_records_groups_or_requests_runs_in_chromium(brokers: Kafka) 
     with served(options_for(brokers.bootstrap)) as url, chromium.chromium() as browser:
         page = browser.new_page(viewport={"width": 390, "height": 844})
         dialogs: list[str] = []
-        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+
+        def seen(dialog: Dialog) -> None:
+            dialogs.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", seen)
         for path in (
             "/topics/orders/messages",
             "/topics/orders/messages/0/0",

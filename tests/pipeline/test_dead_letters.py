@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,15 @@ from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.lake_table import Change
 from ottla.pipeline.loading import dead_letters, load
-from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.progress import ProgressReporter
 from tests.pipeline.staged_job import AUDIT, MINUTE_MS, TEN_MS, StagedJob
-from tests.support.in_process_tasks import run_in_process
+from tests.support.in_process_tasks import InThisProcess
 from tests.support.lakes import directory_of
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import ReadRow, read_with_librdkafka
 
 pytestmark = pytest.mark.slow
 LETTERS = "events-dead-letters"
-
-
-class InThisProcess:
-    """A load's Spark that runs its tasks in this process."""
-
-    def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        return run_in_process
-
-    def cores(self) -> int:
-        return 1
 
 
 class Bench:

@@ -72,6 +72,6 @@ def test_the_example_of_every_key_is_valid() -> None:
         ("[[load]]\nchecksums = 1\n", False),
         ('[report]\ntitle = "without an output"\n', False),
     ],
-)  # fmt: skip
+)
 def test_files_are_valid_or_not_as_for_the_reader(more: str, valid: bool) -> None:
     assert is_valid(SCHEMA, tomllib.loads(MINIMAL + more)) is valid

@@ -154,12 +154,14 @@ def test_different_values_have_different_checksums() -> None:
 def test_a_quarantined_record_has_its_records_checksum() -> None:
     records: list[Record] = [(b"k", b"v", [("h", None)], 5), (None, None, [], -1)]
     batch = batch_of(records)
-    kept = pa.table({
-        "topic": pa.array(["t", "t"]),
-        "reason": pa.array(["a", "b"]),
-        "raw": batch["value"],
-        **{name: batch[name] for name in ("partition", "offset", "record_time", "key", "headers")},
-    })  # fmt: skip
+    kept = pa.table(
+        {
+            "topic": pa.array(["t", "t"]),
+            "reason": pa.array(["a", "b"]),
+            "raw": batch["value"],
+            **{name: batch[name] for name in ("partition", "offset", "record_time", "key", "headers")},
+        }
+    )
     assert quarantine_checksums(kept).tolist() == record_checksums(batch).tolist()
 
 

@@ -98,7 +98,7 @@ def _server() -> _Server:
 
 def serve(requests: socket.socket) -> None:
     """Fork a process for each request, until the other end is closed; return in each of these processes alone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no call waits for them
     while True:
         content, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
         if not content:
@@ -111,7 +111,7 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     command = os.fork()
     if command:
-        _tell_the_end(command, descriptors)
+        _report_the_end(command, descriptors)
     request = json.loads(content)
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
@@ -123,7 +123,7 @@ def serve(requests: socket.socket) -> None:
     sys.argv[1:] = request["arguments"]
 
 
-def _tell_the_end(command: int, descriptors: list[int]) -> None:
+def _report_the_end(command: int, descriptors: list[int]) -> None:
     """Answer with the return code of a command, once it ended, and exit."""
     with socket.socket(fileno=descriptors[3]) as answers:
         for descriptor in descriptors[:3]:

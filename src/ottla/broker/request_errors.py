@@ -84,7 +84,7 @@ NOT_OF_CLIENTS: Final = frozenset(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
     }
 )
-"""What brokers send to each other, and what is no error: counted, but no event."""
+"""The errors that brokers send to each other, and codes that are no error: counted, but no event."""
 
 
 _NAMES: Final = ("group_id", "topic_name", "name", "topic", "transactional_id", "resource_name")
@@ -92,7 +92,7 @@ _PARTITIONS: Final = ("partition_index", "partition")
 
 
 class ErrorPlaces:
-    """Where errors are in a message: its own code, and those of its arrays; and what says whose they are."""
+    """The places of errors in a message, its own and of its arrays, and the fields that say whose they are."""
 
     __slots__ = ("arrays", "code", "is_group", "is_topic", "message", "name", "partition")
 

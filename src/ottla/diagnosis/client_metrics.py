@@ -27,7 +27,7 @@ class PushedMetric(NamedTuple):
 
 
 class PushedMetrics(NamedTuple):
-    """What could be read; None if no broker has a listener for HTTP."""
+    """The metrics that could be read; None if no broker has a listener for HTTP."""
 
     metrics: list[PushedMetric] | None
     unread: dict[str, str]

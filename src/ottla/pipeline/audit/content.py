@@ -118,9 +118,9 @@ class ContentComparison:
     def finish(self, note: Note) -> ContentCounts:
         """Note what differs, and return how many rows and records were compared."""
         counts = ContentCounts()
-        differing, compared = (np.unique(np.concatenate((np.zeros(0, np.int64), *found))) for found in (
-            self._differing, self._compared
-        ))  # fmt: skip
+        differing, compared = (
+            np.unique(np.concatenate((np.zeros(0, np.int64), *found))) for found in (self._differing, self._compared)
+        )
         extent = self._extent
         for segment in segments_of(extent.first_offset, extent.position):
             first, end = (np.searchsorted(differing, edge << SEGMENT_BITS) for edge in (segment, segment + 1))

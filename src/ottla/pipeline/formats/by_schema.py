@@ -79,7 +79,7 @@ class SchemaMemory:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known of the table's columns."""
+    """The known columns of the table."""
 
     known: pa.Schema
     fixed: Collection[Path] = ()

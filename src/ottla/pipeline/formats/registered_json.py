@@ -26,7 +26,7 @@ _NOT_OF_SCHEMA = (EOFError, ValueError, TypeError, IndexError, KeyError, Overflo
 
 @dataclass(frozen=True, slots=True)
 class SchemaName:
-    """What a schema is called: its kind, and the subjects and versions that have it."""
+    """The name of a schema: its kind, and the subjects and versions that have it."""
 
     schema_id: int
     kind: str

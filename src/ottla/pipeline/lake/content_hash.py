@@ -34,7 +34,7 @@ from ottla.pipeline.lake.schema import outside_of_years, without
 Words = NDArray[np.uint64]
 Path = tuple[str, ...]
 COORDINATES = ("topic", "partition", "offset")
-"""Where a row is from: an audit compares rows of the same place."""
+"""The place that a row is from: an audit compares rows of the same place."""
 _FRACTION = 0x66726163
 _LONG_END = float(1 << 63)
 

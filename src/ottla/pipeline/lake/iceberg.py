@@ -66,7 +66,7 @@ class IcebergLakeTable:
 
     layout = LAYOUT
     store: LakeStore
-    """Where the files are, with the credentials that the catalog gave when it was last asked."""
+    """The store of the files, with the credentials that the catalog gave when it was last asked."""
 
     def __init__(self, store: LakeStore, version: int | None = None, catalog: Catalog | None = None) -> None:
         self.store = store

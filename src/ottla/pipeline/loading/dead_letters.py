@@ -35,12 +35,12 @@ from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.source import Brokers
 
 CONTEXT = "__connect.errors."
-"""What the names of the context's headers begin with."""
+"""The prefix of the names of the context's headers."""
 ORIGIN_TOPIC, ORIGIN_PARTITION = f"{CONTEXT}topic", f"{CONTEXT}partition"
 NO_LEADER_EPOCH = -1
 _STAGE = "VALUE_CONVERTER"
 _EXCEPTION = "org.apache.kafka.connect.errors.DataException"
-"""What Connect names where a value is not of its format."""
+"""The exception that Connect names where a value is not of its format."""
 _RECORDS_PER_TRANSACTION = 10_000
 _COLUMNS = ("topic", "partition", "offset", "record_time", "reason", "key", "raw", "headers")
 
@@ -65,7 +65,7 @@ class DeadLetter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Where the quarantined records of one topic go."""
+    """The destination of the quarantined records of one topic."""
 
     brokers: Brokers
     topic: str

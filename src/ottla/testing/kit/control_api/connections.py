@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Service(NamedTuple):
-    """What is served. Bodies beyond `body_bytes_max`, and connections beyond 100, are answered by `refuse`."""
+    """The functions that are served; bodies beyond `body_bytes_max` and connections beyond 100 go to `refuse`."""
 
     admit: Callable[[Asked], Answer | None]  # before the body is read; None: it is
     answer: Callable[[Asked, bytes], Awaitable[Answer]]

@@ -78,7 +78,7 @@ class Operation:
 
 
 class Signature(NamedTuple):
-    """What an operation takes and returns."""
+    """The parameters and the answer of an operation."""
 
     arguments: tuple[Field, ...]
     flattened: tuple[tuple[str, type[Any]], ...]  # parameters that stand for their fields
