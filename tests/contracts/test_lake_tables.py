@@ -41,6 +41,7 @@ from ottla.pipeline.lake.lake_table import (
     register_topic,
     topics_of,
 )
+from ottla.pipeline.lake.local_store import LocalStore
 from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.rewrite import Compacted, compact, promote_types, target_of, without_ranges, without_rows_of
 from ottla.pipeline.lake.table_format import TableFormat
@@ -505,12 +506,12 @@ def test_a_directory_with_a_table_of_the_other_format_is_refused(table: LakeTabl
         assert lake.table_names() == (["events"] if made is table else [])
 
 
-def test_an_iceberg_table_of_another_catalogue_is_refused(tmp_path: Path) -> None:
+def test_an_iceberg_table_of_another_catalog_is_refused(tmp_path: Path) -> None:
     theirs = iceberg_in(tmp_path / "lake" / "events")
     theirs.create(TableSpec(SCHEMA, BY))
     load(theirs, 0, 10)
     (tmp_path / "lake" / "catalog.db").rename(tmp_path / "theirs.db")
-    with pytest.raises(TableMismatch, match="another catalogue"):
+    with pytest.raises(TableMismatch, match="another catalog "):
         theirs.create(TableSpec(SCHEMA, BY))
 
 
@@ -540,7 +541,7 @@ def test_properties_are_kept(table: LakeTable) -> None:
 
 def test_a_table_that_is_not_there_is_an_error(table: LakeTable, tmp_path: Path) -> None:
     with pytest.raises(TableMismatch, match="there is no"):
-        type(table)(tmp_path / "nowhere" / "none").files()  # type: ignore[call-arg]
+        type(table)(LocalStore(tmp_path / "nowhere" / "none")).files()  # type: ignore[call-arg]
 
 
 def test_creating_a_table_again_leaves_it_as_it_is(table: LakeTable) -> None:

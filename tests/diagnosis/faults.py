@@ -272,7 +272,7 @@ FAULTS = (
         brokers=2,
         options={"offsets.topic.replication.factor": "3"},
     ),
-    Fault("full disk", "doctor", "is full: records are refused", "topic trim", full_disk, options={"node.id": "1"}),
+    Fault("full disk", "doctor", "is full: records are refused", "topic trim", full_disk),
     Fault(
         "offline log directory",
         "why broker 2",

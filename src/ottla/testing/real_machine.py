@@ -187,8 +187,9 @@ class RealMachine(Machine):
         broker, self.broker, self.state = self.broker, None, "down"
         assert broker is not None
         incarnation = self._incarnation
+        _stop_reading(broker)
+        await asyncio.sleep(0)  # the first step of what has come: a coroutine without it is reported as never awaited
         _close_sockets(broker)
-        await asyncio.sleep(0)  # the first step of requests that have come: one without it is reported as never awaited
         incarnation.is_over = True
         incarnation.tasks |= _fetchers(broker)
         _cancel_timers(incarnation)
@@ -271,6 +272,18 @@ def _fetchers(broker: Broker) -> set[asyncio.Task[Any]]:
         tasks.add(fetcher._task)  # noqa: SLF001
         fetcher._is_closed = True  # noqa: SLF001
     return tasks
+
+
+def _stop_reading(broker: Broker) -> None:
+    """Accept no connection and read no request from now on; what was accepted may still become a connection."""
+    listeners = broker._listeners  # noqa: SLF001
+    assert listeners is not None
+    loop = asyncio.get_running_loop()
+    for server in listeners._servers:  # noqa: SLF001
+        for listening in server.sockets:
+            loop.remove_reader(listening)
+    for connection in tuple(listeners.connections):
+        connection.close()
 
 
 def _close_sockets(broker: Broker) -> None:

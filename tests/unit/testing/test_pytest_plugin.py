@@ -242,3 +242,15 @@ def test_the_entry_point_names_the_plug_in() -> None:
     assert '[project.entry-points.pytest11]\npytest_ottla = "pytest_ottla"' in project
     program = "import pytest_ottla, sys; print([name for name in sys.modules if name.split('.')[0] == 'ottla'])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_options_that_are_refused_fail_their_test_alone(pytester: pytest.Pytester) -> None:
+    """The traceback has the object that was refused, which has no log."""
+    pytester.makepyfile(
+        "import ottla.testing\n"
+        "def test_a():\n    with ottla.testing.kafka(options={'node.id': '2'}): ...\n"
+        "def test_b(kafka): ..."
+    )
+    output = pytester.runpytest_inprocess("-p", "no:xdist")
+    output.assert_outcomes(failed=1, passed=1)
+    output.stdout.re_match_lines_random([".*brokers="])

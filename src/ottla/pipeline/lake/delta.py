@@ -1,4 +1,4 @@
-"""Implements Delta tables on a file system, through `deltalake`: no catalogue and no jar.
+"""Implements Delta tables in a store, through `deltalake`: no catalog and no jar.
 
 A partition's position is an application transaction in Delta's log (`ottla/<topic>/<partition>`, version = the next
 offset to load): it is in the commit that adds the files and survives checkpoints of the log. A commit is tried for

@@ -52,6 +52,7 @@ class Kafka:
     def __init__(
         self, *, topics: Topics, brokers: int, options: Mapping[str, str], data: Path | None, port: int, history: bool
     ) -> None:
+        self._log: CapturedLog | None = None  # first: a report of a failed test asks also a refused object for it
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there has to be at least one")
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
@@ -62,7 +63,6 @@ class Kafka:
         self._store: StoreOnDisk | None = None
         self._thread: LoopThread | None = None
         self._cluster: TestCluster | None = None
-        self._log: CapturedLog | None = None
         self._history = History() if history else None
         self._stage = FaultStage(self._history)
         self.disk = Disks(self._call, self._call_if_running)
