@@ -69,14 +69,14 @@ class LogKeys:
     def read(self, extent: PartitionExtent) -> KeyedRecords:
         """Return all records of a partition. Raises what the reader raises."""
         offsets = OffsetRange(extent.partition, extent.log_start, extent.log_end)
-        found = [_NO_RECORDS, *map(self._of_batch, self._batches(offsets))]
-        return KeyedRecords(*(np.concatenate([getattr(p, name) for p in found]) for name in _RECORD_COLUMNS))
+        parts = [_NO_RECORDS, *map(self._of_batch, self._batches(offsets))]
+        return KeyedRecords(*(np.concatenate([getattr(p, name) for p in parts]) for name in _RECORD_COLUMNS))
 
     def key_at(self, partition: int, offset: int) -> bytes | None:
         """Return the identity of a record; None if the log has it no more."""
         for batch in self._batches(OffsetRange(partition, offset, offset + 1)):
-            for found in self._changes(batch)[0].to_pylist():
-                return bytes(found) if found is not None else None
+            for key in self._changes(batch)[0].to_pylist():
+                return bytes(key) if key is not None else None
         return None
 
     def _batches(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -122,8 +122,8 @@ class TableKeys:
         self._partitions = np.concatenate([_NONE, *(partitions for partitions, _ in parts)])
         columns = ("keys", "offsets", "times_ms", "current")
         none = KeyedRows(_NONE, _NONE, _NONE, _NO_FLAGS)
-        found = [none, *(rows for _, rows in parts)]
-        self._rows = KeyedRows(*(np.concatenate([getattr(part, name) for part in found]) for name in columns))
+        keyed_rows = [none, *(rows for _, rows in parts)]
+        self._rows = KeyedRows(*(np.concatenate([getattr(part, name) for part in keyed_rows]) for name in columns))
 
     def rows(self, partition: int) -> KeyedRows:
         """Return the rows of a partition's records."""
@@ -131,14 +131,14 @@ class TableKeys:
 
     def keys_at(self, partition: int, offsets: Collection[int]) -> dict[int, bytes]:
         """Return the identities of the rows with these offsets."""
-        found: dict[int, bytes] = {}
-        wanted = pa.array(sorted(offsets), pa.int64())
-        for file in self._files if len(wanted) else ():
+        keys: dict[int, bytes] = {}
+        sorted_offsets = pa.array(sorted(offsets), pa.int64())
+        for file in self._files if len(sorted_offsets) else ():
             rows = self._columns(file)
-            here = pc.and_(pc.equal(rows["partition"], partition), pc.is_in(rows["offset"], value_set=wanted))
+            here = pc.and_(pc.equal(rows["partition"], partition), pc.is_in(rows["offset"], value_set=sorted_offsets))
             rows = rows.filter(here)
-            found |= dict(zip(rows["offset"].to_pylist(), self._rule.identities(rows).to_pylist(), strict=True))
-        return found
+            keys |= dict(zip(rows["offset"].to_pylist(), self._rule.identities(rows).to_pylist(), strict=True))
+        return keys
 
     def _columns(self, file: TableFile) -> pa.Table:
         names = ("topic", "partition", "offset", "record_time", *self._rule.identity_columns)
@@ -149,8 +149,8 @@ class TableKeys:
         rows = self._columns(file)
         current = np.full(len(rows), file.partition_values.get(IS_CURRENT, "true") == "true")
         keys = hashes(self._rule.identities(rows))
-        found = KeyedRows(keys, rows["offset"].to_numpy(), times_ms(rows["record_time"]), current)
-        return rows["partition"].to_numpy().astype(np.int64), found
+        keyed_rows = KeyedRows(keys, rows["offset"].to_numpy(), times_ms(rows["record_time"]), current)
+        return rows["partition"].to_numpy().astype(np.int64), keyed_rows
 
 
 def hashes(identities: pa.Array) -> Longs:
@@ -183,14 +183,14 @@ class KeyComparison:
         live = below & ~aside & ~records.refused
         last = self._lasts(live)
         current = last & ~records.deleted
-        wanted = live & ~records.deleted if self.history else current
-        self._count_log(audit, below, live & ~wanted)
+        expected = live & ~records.deleted if self.history else current
+        self._count_log(audit, below, live & ~expected)
         self._count_rows(audit)
-        absent = (wanted | (below & ~aside & records.refused)) & ~np.isin(records.offsets, rows.offsets)
+        absent = (expected | (below & ~aside & records.refused)) & ~np.isin(records.offsets, rows.offsets)
         declared = absent & self._within(extent.deleted)
         self._enter(audit, "deleted", records.times_ms[declared])
         self._note(audit, faults, DiscrepancyKind.MISSING, "missing", absent & ~declared)
-        self._check_rows(audit, faults, wanted, last, current)
+        self._check_rows(audit, faults, expected, last, current)
         audit.faults = faults.found
         return audit
 
@@ -199,9 +199,9 @@ class KeyComparison:
         at = np.flatnonzero(live)
         order = at[np.lexsort((self.records.offsets[at], self.records.keys[at]))]
         keys = self.records.keys[order]
-        found = np.zeros(len(live), np.bool_)
-        found[order[np.append(keys[1:] != keys[:-1], True)[: len(order)]]] = True
-        return found
+        is_last = np.zeros(len(live), np.bool_)
+        is_last[order[np.append(keys[1:] != keys[:-1], True)[: len(order)]]] = True
+        return is_last
 
     def _count_log(self, audit: PartitionAudit, below: Flags, replaced: Flags) -> None:
         records, extent = self.records, self.extent
@@ -224,14 +224,14 @@ class KeyComparison:
             times[known] = self.records.times_ms[at[known]]
             self._enter(audit, "quarantined", times)
 
-    def _check_rows(self, audit: PartitionAudit, faults: Faults, wanted: Flags, last: Flags, current: Flags) -> None:
+    def _check_rows(self, audit: PartitionAudit, faults: Faults, expected: Flags, last: Flags, current: Flags) -> None:
         """Note rows of records that must have none, and current rows of records that are not the last."""
         extent, records, rows = self.extent, self.records, self.rows
         repeated = np.unique(rows.offsets, return_counts=True)
-        for offset, count in zip(*(found[repeated[1] > 1] for found in repeated), strict=True):
+        for offset, count in zip(*(values[repeated[1] > 1] for values in repeated), strict=True):
             faults.note(DiscrepancyKind.DUPLICATED, int(offset), int(offset) + 1, int(count) - 1, None)
             audit.line(NO_TIME).duplicated += int(count) - 1
-        odd = ~np.isin(rows.offsets, records.offsets[wanted])
+        odd = ~np.isin(rows.offsets, records.offsets[expected])
         newer = self._newest_of(rows.keys, last) > rows.offsets
         outside = (rows.offsets < extent.first_offset) | (rows.offsets >= extent.position)
         taken = ~np.isin(rows.offsets, records.offsets)
@@ -262,10 +262,10 @@ class KeyComparison:
 
     def _within(self, ranges: Iterable[OffsetRange]) -> Flags:
         offsets = self.records.offsets
-        found = np.zeros(len(offsets), np.bool_)
+        inside = np.zeros(len(offsets), np.bool_)
         for r in ranges:
-            found |= (offsets >= r.first_offset) & (offsets < r.end_offset)
-        return found
+            inside |= (offsets >= r.first_offset) & (offsets < r.end_offset)
+        return inside
 
     def _enter(self, audit: PartitionAudit, column: str, found_ms: NDArray[Any]) -> None:
         enter(audit, column, buckets_of(found_ms, self.bucket_ms))
@@ -286,11 +286,11 @@ class KeyComparison:
 def name_keys(audit: PartitionAudit, log: LogKeys, table: TableKeys) -> None:
     """Add to each discrepancy the key of its first offset."""
     of_rows = [fault.first_offset for fault in audit.faults if fault.kind in _OF_ROWS]
-    found = table.keys_at(audit.partition, of_rows)
+    keys = table.keys_at(audit.partition, of_rows)
     audit.faults = [
         replace(
             fault,
-            key=found.get(fault.first_offset)
+            key=keys.get(fault.first_offset)
             if fault.kind in _OF_ROWS
             else log.key_at(audit.partition, fault.first_offset),
         )
@@ -303,5 +303,5 @@ _OF_ROWS = frozenset({DiscrepancyKind.STALE, DiscrepancyKind.FOREIGN, Discrepanc
 
 def offsets_of(parts: Iterable[Any]) -> Longs:
     """Return the offsets of a quarantine's rows, sorted."""
-    found: Sequence[Longs] = [part.offsets for part in parts]
-    return np.unique(np.concatenate([_NONE, *found]))
+    offsets: Sequence[Longs] = [part.offsets for part in parts]
+    return np.unique(np.concatenate([_NONE, *offsets]))

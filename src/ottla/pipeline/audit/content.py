@@ -119,7 +119,8 @@ class ContentComparison:
         """Note what differs, and return how many rows and records were compared."""
         counts = ContentCounts()
         differing, compared = (
-            np.unique(np.concatenate((np.zeros(0, np.int64), *found))) for found in (self._differing, self._compared)
+            np.unique(np.concatenate((np.zeros(0, np.int64), *offsets)))
+            for offsets in (self._differing, self._compared)
         )
         extent = self._extent
         for segment in segments_of(extent.first_offset, extent.position):
@@ -172,8 +173,8 @@ class ContentComparison:
             note(kind, offset, offset + 1, 1, None)
 
     def _finish_runs(self, note: Note, counts: ContentCounts) -> None:
-        for run, found in zip(self._runs, self._in_runs.T.tolist(), strict=True):
-            have = ContentSum(found[0], found[1] & SUM_MASK, found[2] & SUM_MASK)
+        for run, totals in zip(self._runs, self._in_runs.T.tolist(), strict=True):
+            have = ContentSum(totals[0], totals[1] & SUM_MASK, totals[2] & SUM_MASK)
             if run.first_offset < self._extent.log_start or have.records != run.sums.records:
                 counts.unproven_records += have.records
                 continue

@@ -218,11 +218,11 @@ class TopicAudit:
     @property
     def content(self) -> ContentCounts | None:
         """Return the sum over all partitions; None if only offsets were compared."""
-        found = [partition.content for partition in self.partitions if partition.content is not None]
+        contents = [partition.content for partition in self.partitions if partition.content is not None]
         counts = ContentCounts()
-        for one in found:
+        for one in contents:
             counts.add(one)
-        return counts if found else None
+        return counts if contents else None
 
     @property
     def complete_until_ms(self) -> int | None:

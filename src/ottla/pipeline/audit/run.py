@@ -108,11 +108,11 @@ def audit(
             [run for report in by_partition[partition] for run in report.runs],
         )
         if by_key is None:
-            found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
+            partition_audit = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
         else:
-            found = by_key.audit(extent, bucket_ms, discrepancies_max)
-        add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
-        partitions.append(found)
+            partition_audit = by_key.audit(extent, bucket_ms, discrepancies_max)
+        add_produced(partition_audit, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
+        partitions.append(partition_audit)
     keyed = by_key is not None
     return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), now_ms, rowless.deletions, by_key=keyed)
 
@@ -153,13 +153,13 @@ class _KeyAudit:
             self.compacts,
             bucket_ms,
         )
-        found = comparison.audit(discrepancies_max)
-        name_keys(found, self.log, self.table)
+        partition_audit = comparison.audit(discrepancies_max)
+        name_keys(partition_audit, self.log, self.table)
         if extent.position < extent.log_start:
             unread = extent.log_start - extent.position
             fault = Discrepancy(DiscrepancyKind.UNREAD, extent.partition, extent.position, extent.log_start, unread)
-            found.faults.append(fault)
-        return found
+            partition_audit.faults.append(fault)
+        return partition_audit
 
 
 def _readers(inputs: AuditInputs, held: Mapping[int, OffsetRange], progress: Callable[[int], None]) -> OffsetReaders:

@@ -45,11 +45,11 @@ Known = dict[tuple[Any, ...], Words]
 
 def row_checksums(rows: pa.Table, leave_out: Collection[str] = (), known: Known | None = None) -> Words:
     """Return the checksum of each row, of all columns but its coordinates and those to leave out."""
-    found = np.zeros(len(rows), np.uint64)
+    checksums = np.zeros(len(rows), np.uint64)
     for name in rows.column_names:
         if name not in COORDINATES and name not in leave_out:
-            found += _checksums(rows[name], (name,)) if known is None else _remembered(rows[name], name, known)
-    return found
+            checksums += _checksums(rows[name], (name,)) if known is None else _remembered(rows[name], name, known)
+    return checksums
 
 
 def _remembered(column: pa.ChunkedArray, name: str, known: Known) -> Words:
@@ -101,16 +101,16 @@ def _checksums(values: Any, path: Path) -> Words:
         values = values.dictionary_decode()
         kind = values.type
     if t.is_struct(kind):
-        found = _struct(values, path)
+        checksums = _struct(values, path)
     elif t.is_map(kind) or t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        found = _lists(values, path)
+        checksums = _lists(values, path)
     elif t.is_decimal(kind):
-        found = _decimals(values, path)
+        checksums = _decimals(values, path)
     else:
-        found = _mix(_words(values) ^ np.uint64(salt(path)))
+        checksums = _mix(_words(values) ^ np.uint64(salt(path)))
     if values.null_count:
-        found = np.where(_valid(values), found, np.uint64(0))
-    return found
+        checksums = np.where(_valid(values), checksums, np.uint64(0))
+    return checksums
 
 
 def _words(values: pa.Array) -> Words:
@@ -173,11 +173,11 @@ def _decimals(values: Any, path: Path) -> Words:
 
 def _struct(values: Any, path: Path) -> Words:
     """Return the checksums of structs: an empty one is not null."""
-    found = np.full(len(values), _mark(path, STRUCT, 1), np.uint64)
+    checksums = np.full(len(values), _mark(path, STRUCT, 1), np.uint64)
     for at, field in enumerate(values.type):
         child = values.field(at)
-        found += _checksums(child, (*path, field.name))
-    return found
+        checksums += _checksums(child, (*path, field.name))
+    return checksums
 
 
 def _lists(values: Any, path: Path) -> Words:

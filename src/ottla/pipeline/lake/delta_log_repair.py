@@ -45,7 +45,7 @@ def repair_log(table: LakeStore) -> None:
 
 
 def _log(table: LakeStore, names: re.Pattern[str]) -> list[str]:
-    return [found.key for found in table.objects(LOG) if names.fullmatch(found.key.removeprefix(LOG))]
+    return [entry.key for entry in table.objects(LOG) if names.fullmatch(entry.key.removeprefix(LOG))]
 
 
 def _is_whole_entry(entry: bytes) -> bool:
@@ -63,10 +63,10 @@ def _is_whole_checkpoint(table: LakeStore) -> bool:
         if pointer.get("parts"):
             return True  # another writer's, in several files: not validated here
         key = f"{LOG}{version:020}.checkpoint.parquet"
-        found = table.head(key)
-        if found is None or found.size_bytes < len(_PARQUET_ENDS):
+        checkpoint = table.head(key)
+        if checkpoint is None or checkpoint.size_bytes < len(_PARQUET_ENDS):
             return False
-        ends = table.get(key, found.size_bytes - len(_PARQUET_ENDS))
-        return ends == _PARQUET_ENDS and (size is None or found.size_bytes == size)
+        ends = table.get(key, checkpoint.size_bytes - len(_PARQUET_ENDS))
+        return ends == _PARQUET_ENDS and (size is None or checkpoint.size_bytes == size)
     except (OSError, ValueError, KeyError, TypeError):
         return False

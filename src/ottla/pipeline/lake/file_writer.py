@@ -40,8 +40,8 @@ _LIMITS = ("topic", "partition", "offset", "record_time", "event_time")
 def staged_files(table: LakeStore, layout: Layout, partition_by: Sequence[str]) -> list[StoredObject]:
     """Return a table's files that a `TableWriter` wrote for it, by their names and directories."""
     directories = "".join(f"{re.escape(name)}=[^/]*/" for name in partition_by)
-    wanted = re.compile(f"{re.escape(layout.data)}{directories}{STAGED_FILE.pattern}")
-    return [found for found in table.objects(layout.data) if wanted.fullmatch(found.key)]
+    key_pattern = re.compile(f"{re.escape(layout.data)}{directories}{STAGED_FILE.pattern}")
+    return [stored for stored in table.objects(layout.data) if key_pattern.fullmatch(stored.key)]
 
 
 @dataclass(frozen=True, slots=True)

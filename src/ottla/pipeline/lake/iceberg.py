@@ -192,7 +192,7 @@ class IcebergLakeTable:
             own = staged_files(self.store, LAYOUT, [n for n in table.properties.get(_PARTITION_BY, "").split(",") if n])
             if _foreign_metadata(self.store, str(table.metadata.table_uuid)) is not None:
                 return own
-            return [*own, *(found for found in self.store.objects(_METADATA) if found.key.endswith(".avro"))]
+            return [*own, *(stored for stored in self.store.objects(_METADATA) if stored.key.endswith(".avro"))]
 
     def expire(self, before_ms: int) -> int:
         """Forget snapshots, then delete the data files and manifests that no remaining one has."""
@@ -204,8 +204,8 @@ class IcebergLakeTable:
             before = _needed(table)
             table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before_ms / 1000, UTC)).commit()
         with self._table() as table:
-            found = (self.store.key(location) for location in before - _needed(table))
-            gone = [key for key in found if key is not None and self.store.head(key) is not None]
+            keys = (self.store.key(location) for location in before - _needed(table))
+            gone = [key for key in keys if key is not None and self.store.head(key) is not None]
         for key in gone:
             self.store.delete(key)
         return sum(key.endswith(".parquet") for key in gone)

@@ -57,8 +57,8 @@ def with_vended(store: LakeStore, properties: dict[str, Any]) -> LakeStore:
     """Return the store with the credentials that a catalog gave, if it gave some."""
     if not any(properties.get(name) for name in _CREDENTIALS):
         return store
-    found = {option: str(properties[name]) for name, option in _VENDED.items() if properties.get(name)}
-    return store.with_credentials(found)
+    credentials = {option: str(properties[name]) for name, option in _VENDED.items() if properties.get(name)}
+    return store.with_credentials(credentials)
 
 
 class _StoreInput(InputFile):
@@ -67,10 +67,10 @@ class _StoreInput(InputFile):
         self._store, self._key = store, key
 
     def __len__(self) -> int:
-        found = self._store.head(self._key)
-        if found is None:
+        stored = self._store.head(self._key)
+        if stored is None:
             raise FileNotFoundError(self.location)
-        return found.size_bytes
+        return stored.size_bytes
 
     def exists(self) -> bool:
         return self._store.head(self._key) is not None

@@ -84,12 +84,12 @@ class LocalStore:
 
     def objects(self, prefix: str = "") -> Iterator[StoredObject]:
         """Walk the directories."""
-        found = [
+        keys = [
             (str((Path(directory) / name).relative_to(self.root)))
             for directory, _, names in os.walk(self.root / prefix)
             for name in names
         ]
-        for key in sorted(found):
+        for key in sorted(keys):
             if (described := self.head(key)) is not None:  # it may be gone by now
                 yield described
 
@@ -126,8 +126,8 @@ class LocalStore:
     def put_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         """Compare and replace under a lock of this directory."""
         with self._locked():
-            found = self.head(key)
-            if found is None or found.tag != tag:
+            stored = self.head(key)
+            if stored is None or stored.tag != tag:
                 raise ObjectChanged(str(self.root / key))
             return self.put(key, data)
 
@@ -158,10 +158,12 @@ class LocalStore:
 
     def sync_names(self, keys: Iterable[str]) -> None:
         """Sync the directories of the files and every one above, up to and with this one's parent."""
-        wanted = {self.root, self.root.parent}
+        directories = {self.root, self.root.parent}
         for key in keys:
-            wanted.update(directory for directory in (self.root / key).parents if directory.is_relative_to(self.root))
-        for directory in sorted(wanted, key=lambda directory: -len(directory.parts)):
+            directories.update(
+                directory for directory in (self.root / key).parents if directory.is_relative_to(self.root)
+            )
+        for directory in sorted(directories, key=lambda directory: -len(directory.parts)):
             SystemFiles().sync_directory(directory)
 
     def sync_written(self, keys: Iterable[str]) -> None:
@@ -203,14 +205,14 @@ class LocalStore:
 
     def held_leases(self) -> set[str]:
         """Try the locks."""
-        found = set()
+        ids = set()
         for path in (self.root / PRIVATE).glob(f"*{_SUFFIX}"):
             try:
                 SystemFiles().lock(path).release()
             except BlockingIOError:
                 if holder := _holder(path):
-                    found.add(holder.id)
-        return found
+                    ids.add(holder.id)
+        return ids
 
     def _ready(self, key: str) -> Path:
         path = self.root / key
@@ -229,8 +231,8 @@ class LocalStore:
         return aside
 
     def _tag(self, key: str) -> str:
-        found = self.head(key)
-        return "" if found is None else found.tag  # another process may have deleted it
+        stored = self.head(key)
+        return "" if stored is None else stored.tag  # another process may have deleted it
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -65,13 +65,13 @@ def hold_lease(store: ObjectAccess, work: str, *, renew_s: float = RENEW_S) -> I
 
 def held_leases(store: ObjectAccess) -> set[str]:
     """Return the ids of the leases that are held."""
-    found = set()
+    ids = set()
     for entry in list(store.objects(PRIVATE)):
         if entry.key.endswith(_SUFFIX):
             record = _record(store, entry.key)
             if record is not None and _is_held(store, entry.key, record):
-                found.add(record.id)
-    return found
+                ids.add(record.id)
+    return ids
 
 
 class _Held:
@@ -107,24 +107,24 @@ class _Held:
     def _is_taken(self) -> bool:
         """Return whether another process has the lease; if an earlier answer was lost, note the tag that it had."""
         try:
-            found, record = self._store.head(self._key), _record(self._store, self._key)
+            stored, record = self._store.head(self._key), _record(self._store, self._key)
         except OSError:
             return False
-        if found is None or record is None:
+        if stored is None or record is None:
             return False
         if record.id == self._record.id:
-            self._tag = found.tag
+            self._tag = stored.tag
         return record.id != self._record.id
 
 
 def _take(store: ObjectAccess, key: str, mine: _Record, work: str) -> str:
     try:
-        found = store.head(key)
-        if found is None:
+        stored = store.head(key)
+        if stored is None:
             return store.put_if_absent(key, mine.encode())
         holder = _record(store, key)
         if holder is None or not _is_held(store, key, holder):
-            return store.put_if_unchanged(key, mine.encode(), found.tag)
+            return store.put_if_unchanged(key, mine.encode(), stored.tag)
     except (ObjectExists, ObjectChanged):
         holder = _record(store, key)
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
@@ -147,10 +147,10 @@ def _store_clock_ms(store: ObjectAccess) -> int:
     """Return the time by the store's clock: that of an object written now."""
     key = f"{PRIVATE}clock-{new_uuid().hex[:12]}"
     store.put(key, b"")
-    found = store.head(key)
+    clock = store.head(key)
     store.delete(key)
-    assert found is not None
-    return found.modified_ms
+    assert clock is not None
+    return clock.modified_ms
 
 
 def _record(store: ObjectAccess, key: str) -> _Record | None:

@@ -103,16 +103,16 @@ class ObjectStore:
 
         with self._errors(prefix):
             for page in obstore.list(self._client(), prefix=prefix.rstrip("/") or None):
-                for found in page:
-                    yield _described(found["path"], found)
+                for entry in page:
+                    yield _described(entry["path"], entry)
 
     def directories(self) -> list[str]:
         """List with a delimiter."""
         import obstore
 
         with self._errors(""):
-            found = obstore.list_with_delimiter(self._client())
-        return sorted(prefix.rstrip("/") for prefix in found["common_prefixes"])
+            listing = obstore.list_with_delimiter(self._client())
+        return sorted(prefix.rstrip("/") for prefix in listing["common_prefixes"])
 
     def get(self, key: str, first: int = 0, end: int | None = None) -> bytes:
         """Send a GET request, of a range where one is wanted."""
@@ -147,9 +147,9 @@ class ObjectStore:
             with self._errors(key, AlreadyExistsError, PreconditionError):
                 return _tag(obstore.put(self._client(), key, data, mode=condition, use_multipart=False))
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            found = self.head(key)
-            if found is not None and found.size_bytes == len(data) and self.get(key) == data:
-                return found.tag
+            stored = self.head(key)
+            if stored is not None and stored.size_bytes == len(data) and self.get(key) == data:
+                return stored.tag
             raise failed(self.location(key)) from None
 
     def delete(self, key: str) -> None:
@@ -161,8 +161,8 @@ class ObjectStore:
 
     def delete_below(self, prefix: str) -> None:
         """Delete one object after the other."""
-        for found in list(self.objects(prefix)):
-            self.delete(found.key)
+        for stored in list(self.objects(prefix)):
+            self.delete(stored.key)
 
     def rename(self, key: str, new: str) -> None:
         """Copy and delete."""
@@ -171,10 +171,10 @@ class ObjectStore:
 
     def input(self, key: str) -> Any:
         """Open a reader that requests ranges."""
-        found = self.head(key)
-        if found is None:
+        stored = self.head(key)
+        if stored is None:
             raise FileNotFoundError(self.location(key))
-        return pa.PythonFile(_RangeReader(self, key, found.size_bytes), mode="r")
+        return pa.PythonFile(_RangeReader(self, key, stored.size_bytes), mode="r")
 
     def output(self, key: str) -> _Upload:
         """Begin a local file that is sent when it is closed."""

@@ -63,7 +63,7 @@ class ContentSums:
 
     def entries(self) -> list[tuple[int | str, ...]]:
         """Return the sums as lists of numbers, for JSON."""
-        return [(*key, *found) for key, found in sorted(self.sums.items())]
+        return [(*key, *content_sum) for key, content_sum in sorted(self.sums.items())]
 
     def _add(self, partition: int, segment: int, kind: str, more: ContentSum) -> None:
         key = (partition, segment, kind)
@@ -100,14 +100,14 @@ def recorded_content(
     table: LoadPositions, topic: str, partition: int, first_offset: int, end_offset: int
 ) -> list[SegmentContent]:
     """Read what loads recorded of the segments of a range; without those of which something is unknown."""
-    found = []
+    segments = []
     for segment in segments_of(first_offset, end_offset):
         sums = {
             kind: ContentSum(*map(table.transaction_version, _names(topic, partition, segment, kind))) for kind in KINDS
         }
         if sums[SOURCE].records and not any(kept.records >= _UNKNOWN for kept in sums.values()):
-            found.append(SegmentContent(partition, segment, sums))
-    return found
+            segments.append(SegmentContent(partition, segment, sums))
+    return segments
 
 
 def segments_of(first_offset: int, end_offset: int) -> range:

@@ -19,8 +19,8 @@ def remote_frame(spark: SparkSession, table: TableReader, locations: Sequence[st
     from pyspark.sql.pandas.types import from_arrow_schema
 
     spec, store = table.spec(), table.store
-    wanted = None if locations is None else {store.key(location) for location in locations}
-    files = [file for file in table.files() if wanted is None or file.path in wanted]
+    paths = None if locations is None else {store.key(location) for location in locations}
+    files = [file for file in table.files() if paths is None or file.path in paths]
     schema = from_arrow_schema(spec.schema)
     if not files:
         return spark.createDataFrame([], schema)

@@ -68,13 +68,13 @@ class StoreSettings:
         return options | {"aws_conditional_put": "etag"}
 
     def _secrets(self) -> list[str]:
-        found = [value for _, value in self.vended]
-        found += [os.environ.get(name.upper(), "") for name in _KEYS]
+        secrets = [value for _, value in self.vended]
+        secrets += [os.environ.get(name.upper(), "") for name in _KEYS]
         try:
-            found += _profile_options(self.profile, os.environ, has_region=True).values()
+            secrets += _profile_options(self.profile, os.environ, has_region=True).values()
         except OSError:
             pass
-        return [value for value in found if len(value) >= _LEAST_SECRET_CHARS and not value.startswith("http")]
+        return [value for value in secrets if len(value) >= _LEAST_SECRET_CHARS and not value.startswith("http")]
 
 
 def _profile_options(profile: str | None, environment: Mapping[str, str], *, has_region: bool) -> dict[str, str]:
@@ -87,21 +87,21 @@ def _profile_options(profile: str | None, environment: Mapping[str, str], *, has
         if name:
             raise NoCredentials(f"there is no profile {name} in AWS's files")
         return {}
-    found = {key: values[key] for key in _KEYS if values.get(key)}
-    if name and _KEYS[0] not in found:
+    options = {key: values[key] for key in _KEYS if values.get(key)}
+    if name and _KEYS[0] not in options:
         other = next((way for way in _OTHER_WAYS if values.get(way)), "no keys")
         raise NoCredentials(
             f"profile {name} has {other}, which is not read here: export its keys to the environment "
             "(aws configure export-credentials)"
         )
     if not has_region and values.get("region"):
-        found["aws_region"] = values["region"]
-    return found
+        options["aws_region"] = values["region"]
+    return options
 
 
 def _profile(name: str, environment: Mapping[str, str]) -> dict[str, str]:
     home = Path(environment.get("HOME") or Path.home()) / ".aws"
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for variable, file, sections in (
         ("AWS_CONFIG_FILE", "config", (f"profile {name}", name)),
         ("AWS_SHARED_CREDENTIALS_FILE", "credentials", (name,)),
@@ -110,5 +110,5 @@ def _profile(name: str, environment: Mapping[str, str]) -> dict[str, str]:
         parser.read(environment.get(variable) or home / file, encoding="utf-8")
         for section in sections:
             if parser.has_section(section):
-                found |= dict(parser.items(section))
-    return found
+                settings |= dict(parser.items(section))
+    return settings
