@@ -243,10 +243,10 @@ def status(
         if lake is not None:
             of_lake = with_wait(LoadOptions([_ANY_TOPIC], lake=lake, brokers=brokers, profile=profile).job(), wait)
             warn = partial(print, "warning:", file=sys.stderr)
-            found = status_of_lake(of_lake.lake, of_lake.brokers, warn)
+            statuses = status_of_lake(of_lake.lake, of_lake.brokers, warn)
         else:
-            found = status_of(with_wait(job_in(job_path(job)), wait))
-    lines = [asdict(line) for line in found]
+            statuses = status_of(with_wait(job_in(job_path(job)), wait))
+    lines = [asdict(line) for line in statuses]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
     if shape is not OutputFormat.JSON:
         from datetime import UTC, datetime

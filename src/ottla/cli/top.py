@@ -148,9 +148,9 @@ def _check_sort(sort: str | None, kinds: Sequence[Kind]) -> str:
     """Check --sort: it is a column of a table that is shown. Raises CommandFailed."""
     if sort is None:
         return ""
-    wanted = sort.lower().replace(" ", "_")
+    column_name = sort.lower().replace(" ", "_")
     heads = [column.head for kind in kinds for column in COLUMNS[kind]]
-    found = next((head for head in heads if head.replace(" ", "_") == wanted), None)
-    if found is None:
+    column_head = next((head for head in heads if head.replace(" ", "_") == column_name), None)
+    if column_head is None:
         raise usage_error(f"--sort {sort}: use one of {', '.join(dict.fromkeys(heads))}")
-    return found
+    return column_head

@@ -202,8 +202,8 @@ async def _sizes(cluster: Cluster, nodes: Iterable[BrokerNode]) -> dict[int, dic
             return None
 
     ids = [node.node_id for node in nodes]
-    found = await asyncio.gather(*map(one, ids))
-    return {node_id: sizes for node_id, sizes in zip(ids, found, strict=True) if sizes is not None}
+    sizes_of_brokers = await asyncio.gather(*map(one, ids))
+    return {node_id: sizes for node_id, sizes in zip(ids, sizes_of_brokers, strict=True) if sizes is not None}
 
 
 async def _lags_s(

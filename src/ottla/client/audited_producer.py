@@ -98,12 +98,12 @@ def count_written(
     """Count records of a `send_many` that the broker acknowledged, with the checksums of their content."""
     offset = written.base_offset
     positions = group.positions[written.first_index : written.first_index + written.record_count]
-    found = []
+    bucket_checksums = []
     for position in positions:
         key, value, timestamp_ms, headers = records[position]
         timestamp_ms = timestamp_ms if written.append_time_ms < 0 else written.append_time_ms
-        found.append((bucket_of(timestamp_ms), record_checksum(key, value, headers, timestamp_ms)))
-    for bucket_ms, same in groupby(found, key=lambda one: one[0]):
+        bucket_checksums.append((bucket_of(timestamp_ms), record_checksum(key, value, headers, timestamp_ms)))
+    for bucket_ms, same in groupby(bucket_checksums, key=lambda one: one[0]):
         checksums = [checksum for _, checksum in same]
         counter.acknowledged_run(topic, group.partition, offset, bucket_ms, len(checksums), checksums)
         offset = offset if offset < 0 else offset + len(checksums)

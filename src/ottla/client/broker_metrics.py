@@ -74,12 +74,12 @@ class BrokerPage:
 
     def total(self, name: str, **labels: str) -> float | None:
         """Return the sum of the samples with these labels; None without any."""
-        found = [
+        values = [
             sample.value
             for sample in self.samples.get(name, ())
             if all(sample.labels.get(label) == value for label, value in labels.items())
         ]
-        return sum(found) if found else None
+        return sum(values) if values else None
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Return the sums of the samples by a label."""
@@ -105,10 +105,10 @@ def parse_page(text: str, families: Iterable[str] = FAMILIES) -> BrokerPage:
     >>> parse_page('# TYPE a gauge\nprocess_resident_memory_bytes 5\nother{x="y"} 1\n').total(MEMORY)
     5.0
     """
-    wanted, samples = frozenset(families), dict[str, list[Sample]]()
+    family_names, samples = frozenset(families), dict[str, list[Sample]]()
     for line in text.split("\n"):
         name = line.partition("{")[0].partition(" ")[0]
-        if name not in wanted or (parts := _SAMPLE.match(line)) is None:
+        if name not in family_names or (parts := _SAMPLE.match(line)) is None:
             continue
         try:
             value = float(parts[3])

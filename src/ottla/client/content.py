@@ -61,8 +61,8 @@ class ContentSum(NamedTuple):
         modulus = 1 << (63 - zeros)
         if end_offset - first_offset > modulus or weighted & ((1 << zeros) - 1):
             return None
-        found = (weighted >> zeros) * pow(change >> zeros, -1, modulus) % modulus
-        offset = first_offset + (found - first_offset) % modulus
+        residue = (weighted >> zeros) * pow(change >> zeros, -1, modulus) % modulus
+        offset = first_offset + (residue - first_offset) % modulus
         return offset if offset < end_offset else None
 
 
@@ -82,27 +82,27 @@ def record_checksum(
     >>> record_checksum(b"a", None, (), -1) == record_checksum(None, b"a", (), -1)
     False
     """
-    found = 0
+    checksum = 0
     if key is not None:
-        found += mix(bytes_word(key) ^ salt(KEY))
+        checksum += mix(bytes_word(key) ^ salt(KEY))
     if value is not None:
-        found += mix(bytes_word(value) ^ salt(VALUE))
+        checksum += mix(bytes_word(value) ^ salt(VALUE))
     if timestamp_ms != -1 and FIRST_MS <= timestamp_ms < END_MS:
-        found += mix((timestamp_ms * 1000 & WORD_MASK) ^ salt(TIME))
+        checksum += mix((timestamp_ms * 1000 & WORD_MASK) ^ salt(TIME))
     if headers:
-        found += _headers_checksum(headers)
-    return found & WORD_MASK
+        checksum += _headers_checksum(headers)
+    return checksum & WORD_MASK
 
 
 def _headers_checksum(headers: Sequence[tuple[str, bytes | None]]) -> int:
     element = (*HEADERS, ELEMENT)
-    found = mix(len(headers) ^ salt((*HEADERS, LIST)))
+    checksum = mix(len(headers) ^ salt((*HEADERS, LIST)))
     for place, (name, value) in enumerate(headers, 1):
         one = mix(1 ^ salt((*element, STRUCT))) + mix(bytes_word(name.encode()) ^ salt((*element, "key")))
         if value is not None:
             one += mix(bytes_word(value) ^ salt((*element, "value")))
-        found += mix(one + place * PLACE_FACTOR & WORD_MASK)
-    return found
+        checksum += mix(one + place * PLACE_FACTOR & WORD_MASK)
+    return checksum
 
 
 def bytes_word(data: bytes) -> int:

@@ -67,12 +67,12 @@ def decode(
     """
     if data is None:
         return Decoded("null", "null", 0)
-    if registry is not None and form == "auto" and (found := registry.decode(data)) is not None:
-        if not found.problem:
-            text = found.text[:shown_max]
-            note = "" if text == found.text else f"the first {len(text):,} of {len(found.text):,} characters"
-            return Decoded(found.kind, text, len(data), note, found.schema)
-        return replace(decode(data, shown_max=shown_max), schema=found.schema, problem=found.problem)
+    if registry is not None and form == "auto" and (decoded := registry.decode(data)) is not None:
+        if not decoded.problem:
+            text = decoded.text[:shown_max]
+            note = "" if text == decoded.text else f"the first {len(text):,} of {len(decoded.text):,} characters"
+            return Decoded(decoded.kind, text, len(data), note, decoded.schema)
+        return replace(decode(data, shown_max=shown_max), schema=decoded.schema, problem=decoded.problem)
     cut = data[:shown_max]
     note = "" if cut == data else f"the first {len(cut):,} of {len(data):,} bytes"
     for name in FORMS if form == "auto" else (form, "hex"):

@@ -96,16 +96,16 @@ class RegistryValues:
             for schema_id in schema_ids:
                 until = self.clock.monotonic() + _RETRY_S
                 try:
-                    found: SchemaName | _Unknown = self._registered.load(schema_id)
+                    schema: SchemaName | _Unknown = self._registered.load(schema_id)
                 except ValueError as error:
-                    found = _Unknown(str(error), until)
+                    schema = _Unknown(str(error), until)
                 except RegistryFailed as error:
                     self._down = _Unknown(str(error), until)
                     return
                 self._down = None
                 if len(self._known) >= _KNOWN_MAX:
                     self._known.pop(next(iter(self._known)))
-                self._known[schema_id] = found
+                self._known[schema_id] = schema
 
     def decode(self, value: bytes | None, *, is_pretty: bool = True) -> RegisteredText | None:
         """Return a value by its schema; None for one that begins with no schema's id."""
@@ -130,8 +130,8 @@ class RegistryValues:
         return record._replace(key=self._as_json(record.key), value=self._as_json(record.value))
 
     def _as_json(self, value: bytes | None) -> bytes | None:
-        found = self.decode(value, is_pretty=False)
-        return value if found is None or found.problem else found.text.encode("utf-8", "surrogatepass")
+        decoded = self.decode(value, is_pretty=False)
+        return value if decoded is None or decoded.problem else decoded.text.encode("utf-8", "surrogatepass")
 
 
 def _name_of(schema: SchemaName) -> str:

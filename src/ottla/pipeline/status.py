@@ -61,9 +61,9 @@ def status_of_lake(lake: Lake, brokers: Brokers, warn: Callable[[str], None]) ->
     """
     lines: list[PartitionStatus] = []
     lakes = [replace(lake, table_format=table_format) for table_format in TableFormat]
-    found = [Tables(one.table(name), one.quarantine(name)) for one in lakes for name in one.table_names()]
+    lake_tables = [Tables(one.table(name), one.quarantine(name)) for one in lakes for name in one.table_names()]
     with contextlib.closing(OffsetClient(brokers.read_options)) as offset_client:
-        for tables in sorted(found, key=lambda tables: tables.table.name):
+        for tables in sorted(lake_tables, key=lambda tables: tables.table.name):
             for topic in topics_of(tables.table):
                 try:
                     lines += _partitions(tables, offset_client, topic)

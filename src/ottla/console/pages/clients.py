@@ -53,17 +53,17 @@ class ClientInstance:
 
 def instances_of(pages: BrokerPages) -> list[ClientInstance]:
     """Return the clients of all pages, sorted by their ids."""
-    found: dict[tuple[int, str], ClientInstance] = {}
+    instances: dict[tuple[int, str], ClientInstance] = {}
     for broker, page in pages.pages.items():
         for sample in (sample for name in (CLIENT_VALUE, CLIENT_COUNTER) for sample in page.samples.get(name, ())):
             labels = sample.labels
             instance_id = labels.get("client_instance_id", "")
-            if (broker, instance_id) not in found:
-                found[broker, instance_id] = ClientInstance(
+            if (broker, instance_id) not in instances:
+                instances[broker, instance_id] = ClientInstance(
                     instance_id, labels.get("client_id", ""), labels.get("software", ""), broker
                 )
-            found[broker, instance_id].values.append(_value_of(sample))
-    return sorted(found.values(), key=lambda client: (client.client_id, client.instance_id))
+            instances[broker, instance_id].values.append(_value_of(sample))
+    return sorted(instances.values(), key=lambda client: (client.client_id, client.instance_id))
 
 
 def _value_of(sample: Sample) -> ClientValue:
@@ -88,8 +88,8 @@ def throttled_of(pages: BrokerPages) -> list[ThrottledClient]:
         for sample in page.samples.get(CLIENT_THROTTLED, ()):
             key = sample.labels.get("client_id", ""), sample.labels.get("user", "")
             sums[key] = sums.get(key, 0.0) + sample.value
-    found = [ThrottledClient(client_id, user, seconds) for (client_id, user), seconds in sums.items() if seconds > 0]
-    return sorted(found, key=lambda client: (-client.seconds, client.client_id, client.user))
+    delayed = [ThrottledClient(client_id, user, seconds) for (client_id, user), seconds in sums.items() if seconds > 0]
+    return sorted(delayed, key=lambda client: (-client.seconds, client.client_id, client.user))
 
 
 async def client_pages(visit: Visit) -> tuple[bool, BrokerPages]:

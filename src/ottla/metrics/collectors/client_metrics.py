@@ -55,7 +55,7 @@ def software_of(client: Mapping[str, str]) -> str:
 
 async def describe(services: Services, client_id: str) -> dict[str, object]:
     """Return what the instances with a client id have pushed, as values of JSON."""
-    kept, found = services.client_metrics, list[dict[str, object]]()
+    kept, clients = services.client_metrics, list[dict[str, object]]()
     async for instance in services.slices.each([] if kept is None else kept.shown()):
         if instance.client.get("client_id", "") != client_id:
             continue
@@ -64,7 +64,7 @@ async def describe(services: Services, client_id: str) -> dict[str, object]:
             for (metric, attributes), series in sorted(instance.series.items())
             if math.isfinite(series.value)
         ]
-        found.append(
+        clients.append(
             {
                 "client_id": client_id,
                 "client_instance_id": id_text(instance.instance_id),
@@ -74,4 +74,4 @@ async def describe(services: Services, client_id: str) -> dict[str, object]:
         )
         if services.slices.spend(len(metrics)):
             await services.slices.yield_to_loop()
-    return {"broker": services.node_id, "clients": found}
+    return {"broker": services.node_id, "clients": clients}

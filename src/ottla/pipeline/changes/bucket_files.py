@@ -82,8 +82,8 @@ class BucketChanges:
     @staticmethod
     def read(job: MergeSpec, work: BucketWork) -> BucketChanges:
         """Read them. Raises KeyInTwoPartitions."""
-        wanted = (*job.rule.identity_columns, "partition", "offset", EVENT_TIME, DELETED)
-        parts = [read_columns(job.table.store, file.path, wanted) for file in work.changes]
+        column_names = (*job.rule.identity_columns, "partition", "offset", EVENT_TIME, DELETED)
+        parts = [read_columns(job.table.store, file.path, column_names) for file in work.changes]
         columns = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         identities = job.rule.identities(columns)
         codes = identities.dictionary_encode().indices.to_numpy().astype(np.int64)

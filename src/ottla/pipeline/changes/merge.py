@@ -59,27 +59,27 @@ def _merge_latest(job: MergeSpec, work: BucketWork, changes: BucketChanges, writ
         removed.append(file)
         _write(writer, table_rows(job, file), keys < 0)
     lasts = changes.ends - 1
-    wanted = np.zeros(len(changes.order), np.bool_)
-    wanted[changes.order[lasts[~changes.deleted[lasts]]]] = True
-    _write(writer, change_rows(job, work), wanted)
+    is_kept = np.zeros(len(changes.order), np.bool_)
+    is_kept[changes.order[lasts[~changes.deleted[lasts]]]] = True
+    _write(writer, change_rows(job, work), is_kept)
     return removed
 
 
 def _merge_versions(job: MergeSpec, work: BucketWork, changes: BucketChanges, writer: TableWriter) -> list[TableFile]:
     """Close the current version of each key that changes, and write the new versions."""
     before = np.full(len(changes.firsts), NO_TIME)
-    found: list[tuple[TableFile, Longs]] = []
+    changed_files: list[tuple[TableFile, Longs]] = []
     for file in work.files:
         rows = deciding_columns(job, file)
         keys = changes.find(job.rule.identities(rows))
         if not (keys >= 0).any():
             continue
         changes.check_partitions(rows, keys)
-        found.append((file, keys))
+        changed_files.append((file, keys))
         since = rows[VALID_FROM].cast(pa.int64()).fill_null(NO_TIME).to_numpy()
         np.maximum.at(before, keys[keys >= 0], since[keys >= 0])
     times = times_of_versions(changes, before)
-    for file, keys in found:
+    for file, keys in changed_files:
         closed_at = np.where(keys >= 0, times[changes.firsts[np.maximum(keys, 0)]], NO_TIME)
         at = 0
         for rows in table_rows(job, file):
@@ -88,7 +88,7 @@ def _merge_versions(job: MergeSpec, work: BucketWork, changes: BucketChanges, wr
             writer.add(rows.filter(pa.array(keys[some] < 0)))
             writer.add(_closed(rows, closed_at[some]).filter(pa.array(keys[some] >= 0)))
     _write_versions(job, work, changes, times, writer)
-    return [file for file, _ in found]
+    return [file for file, _ in changed_files]
 
 
 def times_of_versions(changes: BucketChanges, before: Longs) -> Longs:

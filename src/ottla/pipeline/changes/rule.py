@@ -121,8 +121,8 @@ def keep_rule(table: LakeTable, rule: ChangeRule) -> None:
 
     Rows in the buckets of another rule would not be found, and stay beside those that replace them.
     """
-    wanted = {name: value for name, value in asdict(rule).items() if name != "envelope"}
-    text = json.dumps(wanted | {"key_fields": list(rule.key_fields)}, sort_keys=True)
+    rule_values = {name: value for name, value in asdict(rule).items() if name != "envelope"}
+    text = json.dumps(rule_values | {"key_fields": list(rule.key_fields)}, sort_keys=True)
     kept = table.properties().get(_PROPERTY)
     if kept is None:
         table.set_properties({_PROPERTY: text})

@@ -135,8 +135,8 @@ def _combine(read: list[_Rows], reasons: list[str | None], context: Context) -> 
     tables, indexes, conflicts = [], [], []
     schema, fixed = context.known, context.fixed
     for one in read:
-        found = one.rows
-        columns, lost = _columns(found, one.reader.columns)
+        rows = one.rows
+        columns, lost = _columns(rows, one.reader.columns)
         for at, why in lost.items():
             reasons[at] = why
         if not len(columns):
@@ -145,7 +145,7 @@ def _combine(read: list[_Rows], reasons: list[str | None], context: Context) -> 
         fitted = fit(columns, schema, fixed=fixed)
         schema = fitted.schema
         fixed = {*fixed, *(path for f in schema for path in exact_longs(fitted.columns[f.name], (f.name,)))}
-        kept = [at for at in found if at not in lost]
+        kept = [at for at in rows if at not in lost]
         for at, why in zip(kept, why_not.to_pylist(), strict=True):
             reasons[at] = why
         indexes += kept

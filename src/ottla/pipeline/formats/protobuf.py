@@ -85,10 +85,10 @@ class _Message:
     def decode(self, value: bytes, start: int) -> dict[str, Any]:
         """Decode the record that begins at `start`. Raises ValueError."""
         try:
-            found = self.make.FromString(value[start:])
+            message = self.make.FromString(value[start:])
         except (DecodeError, RecursionError) as error:
             raise ValueError(str(error)) from error
-        row: dict[str, Any] = self.convert(found)
+        row: dict[str, Any] = self.convert(message)
         return row
 
 
@@ -182,13 +182,13 @@ def _schema_of(files: Mapping[str, bytes]) -> ProtobufSchema:
 def _message_of_file(descriptors: bytes, name: str) -> _Message:
     """Prepare a message of a file of descriptors. Raises UnsupportedSchema."""
     try:
-        found = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
+        descriptor_files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
     except DecodeError as error:
         raise UnsupportedSchema(f"the file has no descriptors: {error}") from error
-    if not found:
+    if not descriptor_files:
         raise UnsupportedSchema("the file has no descriptors")
-    files = {file.name: file.SerializeToString() for file in found}
-    files[""] = files.pop(found[-1].name)  # no file before it imports it
+    files = {file.name: file.SerializeToString() for file in descriptor_files}
+    files[""] = files.pop(descriptor_files[-1].name)  # no file before it imports it
     try:
         return message_of(_schema_of(files).descriptor_of(name))
     except ValueError as error:
@@ -303,7 +303,7 @@ def _microseconds(message: Any) -> int:
         raise ValueError(f"a timestamp with {nanos} nanoseconds")
     if nanos % 1000:
         raise ValueError("a timestamp with a fraction of a microsecond")
-    found: int = message.seconds * 1_000_000 + nanos // 1000
-    if abs(found) > _LONG_MAX:
+    microseconds: int = message.seconds * 1_000_000 + nanos // 1000
+    if abs(microseconds) > _LONG_MAX:
         raise ValueError(f"a timestamp of {message.seconds} seconds")
-    return found
+    return microseconds

@@ -90,22 +90,22 @@ class ProtobufSchema:
     def descriptor_of(self, name: str) -> Descriptor:
         """Return the descriptor of a message by its full name. Raises ValueError if there is none."""
         try:
-            found: Descriptor = self._pool.FindMessageTypeByName(name)
+            descriptor: Descriptor = self._pool.FindMessageTypeByName(name)
         except KeyError:
             raise ValueError(f"the schema has no message {name}") from None
-        return found
+        return descriptor
 
     def class_of(self, indexes: tuple[int, ...]) -> Any:
         """Return the class of the message at a place of the schema. Raises ValueError if there is none."""
         if indexes not in self._classes:
             types: list[Descriptor] = list(self._file.message_types_by_name.values())
-            found: Descriptor | None = None
+            descriptor: Descriptor | None = None
             for index in indexes:
                 if index >= len(types):
                     raise ValueError(f"the schema has no message at {list(indexes)}")
-                found = types[index]
-                types = list(found.nested_types)
-            self._classes[indexes] = message_factory.GetMessageClass(found)
+                descriptor = types[index]
+                types = list(descriptor.nested_types)
+            self._classes[indexes] = message_factory.GetMessageClass(descriptor)
         return self._classes[indexes]
 
 

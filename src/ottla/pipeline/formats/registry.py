@@ -76,7 +76,7 @@ class SchemaRegistry:
         """Return the subjects and versions that have a schema; none where the registry cannot say. Raises as above."""
         response = self._get(f"/schemas/ids/{schema_id}/versions")
         try:
-            return [(str(found["subject"]), int(found["version"])) for found in response or []]
+            return [(str(entry["subject"]), int(entry["version"])) for entry in response or []]
         except (KeyError, TypeError, ValueError):
             return []
 
@@ -99,10 +99,10 @@ class SchemaRegistry:
             imported, subject, version = (reference.get(key) for key in ("name", "subject", "version"))
             if imported in files:
                 continue
-            found = self._schema(f"/subjects/{quote(str(subject), safe='')}/versions/{version}")
-            if found is None or not isinstance(found.get("id"), int):
+            imported_schema = self._schema(f"/subjects/{quote(str(subject), safe='')}/versions/{version}")
+            if imported_schema is None or not isinstance(imported_schema.get("id"), int):
                 raise NoSuchSchema(f"the schema imports {imported}, which is not in the registry")
-            self._add_serialized(str(imported), found["id"], files, deep + 1)
+            self._add_serialized(str(imported), imported_schema["id"], files, deep + 1)
         try:
             files[name] = base64.b64decode(response["schema"], validate=True)
         except ValueError:

@@ -48,7 +48,7 @@ def _section(section: SectionSchema) -> dict[str, Any]:
 
 
 def _key(key: Key) -> dict[str, Any]:
-    found = dict(_KINDS[key.kind])
+    key_schema = dict(_KINDS[key.kind])
     if key.choices:
-        found["enum"] = [str(choice) for choice in key.choices]
-    return {"description": f"{key.doc} {key.kind.value.capitalize()}.", **found}
+        key_schema["enum"] = [str(choice) for choice in key.choices]
+    return {"description": f"{key.doc} {key.kind.value.capitalize()}.", **key_schema}

@@ -81,9 +81,9 @@ class BatchUpserts:
 
     def _fields(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the batch that are the table's own. Raises TableMismatch if one is missing."""
-        wanted = (*_NEEDED, *self.rule.identity_columns, *((self.deleted,) if self.deleted else ()))
-        if missing := [name for name in wanted if name not in columns.names]:
-            raise TableMismatch(f"the batch has no column {', '.join(missing)}; it needs {', '.join(wanted)}")
+        needed_columns = (*_NEEDED, *self.rule.identity_columns, *((self.deleted,) if self.deleted else ()))
+        if missing := [name for name in needed_columns if name not in columns.names]:
+            raise TableMismatch(f"the batch has no column {', '.join(missing)}; it needs {', '.join(needed_columns)}")
         return pa.schema([f for f in columns if f.name not in (*_LEFT_OUT, self.deleted)])
 
     def _prepare(self, fields: pa.Schema) -> None:

@@ -137,10 +137,10 @@ async def _send(
 
 def _pieces(quarantine: LakeTable, topic: str, offsets: OffsetRange) -> Iterator[OffsetRange]:
     """Yield the parts of a range, each with the records of one transaction; none without a record."""
-    found = [
+    offset_arrays = [
         rows["offset"].to_numpy() for rows in _quarantined(quarantine, topic, offsets, ("topic", "partition", "offset"))
     ]
-    at = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    at = np.unique(np.concatenate(offset_arrays)) if offset_arrays else np.zeros(0, np.int64)
     for n in range(0, len(at), _RECORDS_PER_TRANSACTION):
         end = n + _RECORDS_PER_TRANSACTION
         yield OffsetRange(offsets.partition, int(at[n]), int(at[end]) if end < len(at) else offsets.end_offset)
@@ -149,7 +149,7 @@ def _pieces(quarantine: LakeTable, topic: str, offsets: OffsetRange) -> Iterator
 async def _first_offsets(cluster: Cluster, letters: DeadLetters, kept: Mapping[int, int]) -> dict[int, int]:
     """Return where to begin: after what the group or the table says that was produced, whichever is later."""
     of_group = await committed_offsets(cluster, letters.group, [TopicPartition(letters.topic, p) for p in kept])
-    committed = {tp.partition: found.offset for tp, found in of_group.items()}
+    committed = {tp.partition: group_offset.offset for tp, group_offset in of_group.items()}
     return {p: max(offset, committed.get(p, 0)) for p, offset in kept.items()}
 
 
@@ -190,8 +190,8 @@ async def _ensure_topic(cluster: Cluster, topic: str, partitions: int) -> int:
 
 def quarantined_records(quarantine: LakeTable, topic: str, offsets: OffsetRange) -> Iterator[DeadLetter]:
     """Yield the quarantined records of a range, in the order of their offsets."""
-    found = list(_quarantined(quarantine, topic, offsets, _COLUMNS))
-    for row in pa.concat_tables(found).sort_by("offset").to_pylist() if found else ():
+    tables = list(_quarantined(quarantine, topic, offsets, _COLUMNS))
+    for row in pa.concat_tables(tables).sort_by("offset").to_pylist() if tables else ():
         headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
         time = row["record_time"]
         time_ms = -1 if time is None else (time - _EPOCH) // timedelta(milliseconds=1)
@@ -200,10 +200,10 @@ def quarantined_records(quarantine: LakeTable, topic: str, offsets: OffsetRange)
 
 def _quarantined(quarantine: LakeTable, topic: str, offsets: OffsetRange, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a range, file by file; row groups that cannot hold any are not read."""
-    wanted: Any = (pc.field("topic") == topic) & (pc.field("partition") == offsets.partition)
-    wanted &= (pc.field("offset") >= offsets.first_offset) & (pc.field("offset") < offsets.end_offset)
+    row_filter: Any = (pc.field("topic") == topic) & (pc.field("partition") == offsets.partition)
+    row_filter &= (pc.field("offset") >= offsets.first_offset) & (pc.field("offset") < offsets.end_offset)
     for file in quarantine.files():
         with quarantine.store.input(file.path) as source:
-            rows = pq.read_table(source, columns=list(columns), filters=wanted)
+            rows = pq.read_table(source, columns=list(columns), filters=row_filter)
         if len(rows):
             yield in_table_types(rows).select(columns)

@@ -36,8 +36,8 @@ def last_values(records: pa.RecordBatch, name: str) -> Any:
         return pa.nulls(count, pa.binary())
     headers = records.column("headers")
     pairs = headers.flatten()
-    wanted = np.flatnonzero(np.asarray(pc.equal(pairs.field("key"), name).fill_null(False)))
-    parents = np.asarray(pc.list_parent_indices(headers))[wanted]
+    pair_indices = np.flatnonzero(np.asarray(pc.equal(pairs.field("key"), name).fill_null(False)))
+    parents = np.asarray(pc.list_parent_indices(headers))[pair_indices]
     places = np.full(count, -1, np.int64)
-    places[parents] = wanted  # of several the last is kept
+    places[parents] = pair_indices  # of several the last is kept
     return pairs.field("value").take(pa.array(places, mask=places < 0))

@@ -129,7 +129,7 @@ async def _produce(
 
 
 def _last(headers: Headers, name: str) -> bytes | None:
-    return next((value for found, value in reversed(headers) if found == name), None)
+    return next((value for header_name, value in reversed(headers) if header_name == name), None)
 
 
 def _number(text: bytes, *, otherwise: int) -> int:

@@ -48,8 +48,8 @@ def redrive_stage(context: Context, *, redrives_max: int, dry_run: bool) -> Stag
     failures: list[TopicFailure] = []
     for spec in context.job.loads:
         if spec.dead_letters or len(context.job.loads) == 1:
-            found, failed = redrive_topics(spec, redrives_max=redrives_max, dry_run=dry_run)
-            done += found
+            redriven, failed = redrive_topics(spec, redrives_max=redrives_max, dry_run=dry_run)
+            done += redriven
             failures += failed
     if failures and not done:
         raise failures[0].error

@@ -661,8 +661,8 @@ def group(control: Control, *, group: str) -> GroupState:
 
 
 def _group_state(control: Control, group: str) -> GroupState:
-    found = control.kit.group(group)
-    described = found.describe()
+    kit_group = control.kit.group(group)
+    described = kit_group.describe()
     return GroupState(
         group_id=group,
         type=described.type,
@@ -670,14 +670,14 @@ def _group_state(control: Control, group: str) -> GroupState:
         members=list(described.members),
         partitions=list(described.partitions),
         lag=described.lag if described.partitions else None,
-        deliveries=list(found.deliveries()) if described.type == GroupType.SHARE else [],
+        deliveries=list(kit_group.deliveries()) if described.type == GroupType.SHARE else [],
     )
 
 
 @operation("POST", "/groups/{group}/commit")
 def commit(control: Control, *, group: str, offsets: list[Committed]) -> GroupState:
     """Commit offsets of a group that has no members: it goes on there, or begins."""
-    control.kit.group(group).commit({(each.topic, each.partition): each.offset for each in offsets})
+    control.kit.group(group).commit({(committed.topic, committed.partition): committed.offset for committed in offsets})
     return _group_state(control, group)
 
 

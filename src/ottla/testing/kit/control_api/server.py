@@ -59,7 +59,7 @@ class _Api:
         self._control = control
         hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost")}
         self._guard = Guard(token, hosts=hosts, allows_addresses=False)
-        self._routes = [_Route(_pattern(each.path), each) for each in OPERATIONS]
+        self._routes = [_Route(_pattern(operation.path), operation) for operation in OPERATIONS]
 
     def admit(self, asked: Asked) -> Answer | None:
         """Refuse a request without the token, or for another host; None if it passes."""
@@ -71,14 +71,14 @@ class _Api:
         path, _, query = asked.target.decode("latin-1").partition("?")
         if path == _DESCRIPTION and asked.method == "GET":
             return _json(document())
-        found = [(each.operation, match) for each in self._routes if (match := each.path.fullmatch(path))]
-        if not found:
+        matches = [(route.operation, match) for route in self._routes if (match := route.path.fullmatch(path))]
+        if not matches:
             return _refuse(NOT_FOUND, "Not Found")
-        for operation, match in found:
+        for operation, match in matches:
             if operation.method == asked.method:
                 in_path = {name: unquote(text) for name, text in match.groupdict().items()}
                 return await self._run(operation, in_path, query, body)
-        allowed = ", ".join(sorted(operation.method for operation, _ in found))
+        allowed = ", ".join(sorted(operation.method for operation, _ in matches))
         return _refuse(METHOD_NOT_ALLOWED, "Method Not Allowed")._replace(headers=(("allow", allowed),))
 
     async def _run(self, operation: Operation, in_path: dict[str, str], query: str, body: bytes) -> Answer:
