@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GENERIC = {"found", "each", "wanted"}
 
-FUNCTIONS_MAX = 437
+FUNCTIONS_MAX = 430
 """So many functions bind one of these names. Lower it with each that goes; never raise it."""
 
 
