@@ -1,4 +1,4 @@
-"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, archives of classes, a client of Go.
+"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, archives of classes, programs in Go.
 
     python -m tests.support.fetch [oldest-spark]
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 
 from ottla.pipeline.jars import JarsNotFound, connector_jars
-from tests.support import kafka_jars, prometheus, spark_classes
+from tests.support import kafka_jars, prometheus, s3_servers, spark_classes
 from tests.support.jvm import JavaNotFound, java
 from tests.support.real_kafka import make_class_archive
 from tests.support.real_zookeeper import jars as zookeeper_jars
@@ -31,6 +31,8 @@ STEPS: dict[str, Callable[[], object]] = {
     "MirrorMaker 2": kafka_jars.mirror_jars,
     "Prometheus": prometheus.fetch,
     "a client of Go": go_program,
+    "S3Proxy": s3_servers.s3proxy_jar,
+    "versitygw, an S3 server in Go": s3_servers.versitygw,
     "the archive of Kafka's classes": lambda: make_class_archive(kafka_jars.kafka_jars(kafka_jars.NEWEST)),
     "the archive of Spark's classes": spark_classes.archive,
 }
@@ -41,7 +43,7 @@ def main() -> None:
     for name, fetch in (OF_OLDEST_SPARK if sys.argv[1:] == ["oldest-spark"] else STEPS).items():
         try:
             fetch()
-        except (JarsNotFound, JavaNotFound, NoGo, OSError, subprocess.SubprocessError) as error:
+        except (JarsNotFound, JavaNotFound, NoGo, s3_servers.NoServer, OSError, subprocess.SubprocessError) as error:
             print(f"fetch: {name}: {error}", flush=True)
 
 

@@ -130,8 +130,7 @@ def _s3proxy(server: S3Server) -> tuple[list[str], dict[str, str]]:
         f"jclouds.filesystem.basedir={server.root}\n"
         "jclouds.identity=unused\njclouds.credential=unused\n"
     )
-    jar = fetched_jar("org.gaul", "s3proxy", S3PROXY, "jar-with-dependencies")
-    return [str(java()), *SHORT_RUN, "-jar", str(jar), "--properties", str(properties)], {}
+    return [str(java()), *SHORT_RUN, "-jar", str(s3proxy_jar()), "--properties", str(properties)], {}
 
 
 COMMANDS = {"versitygw": _versitygw, "s3proxy": _s3proxy}
@@ -147,14 +146,19 @@ def versitygw() -> Path:
     go = shutil.which("go")
     if go is None:
         raise NoServer("there is no Go here")
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     environment = os.environ | {"GOBIN": str(part), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
     command = [go, "install", "-ldflags=-s -w", f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise NoServer(f"go install: {done.stderr.strip()[-500:]}")
-    part.replace(target)
+    _put_in_place(part, target)
     return program
+
+
+def s3proxy_jar() -> Path:
+    """Return the jar of S3Proxy. Raises NoServer."""
+    return fetched_jar("org.gaul", "s3proxy", S3PROXY, "jar-with-dependencies")
 
 
 @cache
@@ -167,11 +171,21 @@ def fetched_jar(group: str, name: str, version: str, classifier: str) -> Path:
     mvn = shutil.which("mvn")
     if mvn is None:
         raise NoServer("there is no Maven here")
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     artifact = f"{group}:{name}:{version}:jar:{classifier}"
     command = [mvn, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={part}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise NoServer(f"mvn: {done.stdout.strip()[-500:]}")
-    part.replace(target)
+    _put_in_place(part, target)
     return jar
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    """Rename a directory that is complete, unless another process was faster."""
+    try:
+        part.replace(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(part)

@@ -24,7 +24,10 @@ COMMANDS = MappingProxyType(
         "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
         "consume": Command("ottla.cli.consume", "Print the records of topics."),
         "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
-        "top": Command("ottla.cli.top", "Show topics, groups and clients by their rates, until Ctrl-C."),
+        "top": Command(
+            "ottla.cli.top",
+            "Show brokers, topics, partitions, groups, clients and requests by their rates, until q or Ctrl-C.",
+        ),
         "client": Command("ottla.cli.client", "Show what clients have pushed of their own metrics."),
         "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),

@@ -134,8 +134,10 @@ async def test_after_a_change_of_the_encoders_secret_all_is_encrypted_again_with
         "password.encoder.secret": "canary-new-secret",
         "password.encoder.old.secret": SECRET,
     }
+    before = _stored(cluster, 1)
     await cluster.stop(1)
     await cluster.restart(1)
+    await cluster.until(lambda: _stored(cluster, 1)[NAME] != before[NAME])  # the broker sees it when it is told so
     stored = _stored(cluster, 1)
     assert {PasswordEncoder("canary-new-secret").decode(stored[key]) for key in SETTINGS} == {CANARY}
     assert stored["log.retention.ms"] == "7"
