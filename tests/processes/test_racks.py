@@ -62,8 +62,14 @@ def join_by_server_side_assignment(wire: Wire, group_id: str) -> set[int]:
 def commit(wire: Wire, group_id: str, offset: int) -> None:
     part = {"partition_index": 0, "committed_offset": offset}
     topics = [{"name": "web", "partitions": [part]}]
-    answer = wire.call("offset_commit", 8, group_id=group_id, topics=topics)
-    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+
+    def error_code() -> int:
+        answer = wire.call("offset_commit", 8, group_id=group_id, topics=topics)
+        return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+    while (code := error_code()) == COORDINATOR_LOAD_IN_PROGRESS:  # as in committed()
+        pass
+    assert code == 0
 
 
 def committed(wire: Wire, group_id: str) -> int:

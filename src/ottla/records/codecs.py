@@ -7,6 +7,7 @@ lengths), librdkafka sends one raw block; both are read, xerial's is written.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from collections.abc import Iterator
@@ -148,8 +149,9 @@ def release(view: memoryview) -> None:
     """Return the memory of what was decompressed if it is large: without the interpreter's lock, which dropping has."""
     mapping = view.obj
     if isinstance(mapping, mmap.mmap):
-        view.release()
-        mapping.close()
+        with contextlib.suppress(BufferError):  # an error refers to a part of it: freed with the error
+            view.release()
+            mapping.close()
 
 
 def _stated_bytes(codec: int, data: bytes | bytearray | memoryview) -> int:

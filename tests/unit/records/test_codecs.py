@@ -87,6 +87,13 @@ def test_data_that_states_its_size_is_decompressed_into_exactly_so_much(codec: C
         decompress_view(codec, stating, size - 1)
 
 
+def test_what_an_error_still_refers_to_is_released_with_it() -> None:
+    view = decompress_view(Codec.GZIP, gzip.compress(bytes(20_000_000)), 24 << 20)
+    part = view[:10]
+    release(view)
+    assert bytes(part) == bytes(10)
+
+
 def test_a_size_that_is_stated_wrongly_is_not_believed() -> None:
     zipped = gzip.compress(bytes(3_000_000))
     for stated in (0, 10, 2_000_000, 20_000_000):
