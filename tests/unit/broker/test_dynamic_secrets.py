@@ -137,7 +137,7 @@ async def test_after_a_change_of_the_encoders_secret_all_is_encrypted_again_with
     before = _stored(cluster, 1)
     await cluster.stop(1)
     await cluster.restart(1)
-    await cluster.until(lambda: _stored(cluster, 1)[NAME] != before[NAME])  # the broker sees it when it is told so
+    await cluster.until(lambda: _stored(cluster, 1)[NAME] != before[NAME])  # a watch reports it
     stored = _stored(cluster, 1)
     assert {PasswordEncoder("canary-new-secret").decode(stored[key]) for key in SETTINGS} == {CANARY}
     assert stored["log.retention.ms"] == "7"
