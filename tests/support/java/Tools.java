@@ -4,13 +4,16 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
-import org.apache.kafka.common.utils.internals.Exit;
+import java.util.function.Consumer;
 
 /**
  * Runs Kafka's tools, one after the other, in one JVM: starting it takes longer than a tool.
@@ -36,6 +39,26 @@ public final class Tools {
         throw new Ended();
     }
 
+    /** Replaces what Kafka's class Exit does. It is in another package since 4.4. */
+    private static void replace(String setter, Consumer<Object[]> replacement) throws ReflectiveOperationException {
+        Class<?> exit;
+        try {
+            exit = Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException before44) {
+            exit = Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+        InvocationHandler handler = (proxy, method, given) -> {
+            replacement.accept(given);
+            return null;
+        };
+        for (Method method : exit.getMethods()) {
+            if (method.getName().equals(setter)) {
+                Class<?> type = method.getParameterTypes()[0];
+                method.invoke(null, Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, handler));
+            }
+        }
+    }
+
     private static int run(String tool, String[] arguments) throws ReflectiveOperationException {
         code = null;
         try {
@@ -56,9 +79,9 @@ public final class Tools {
     }
 
     public static void main(String[] unused) throws Exception {
-        Exit.setExitProcedure((given, message) -> end(given));
-        Exit.setHaltProcedure((given, message) -> end(given));
-        Exit.setShutdownHookAdder((name, hook) -> atEnd.add(hook));
+        replace("setExitProcedure", given -> end((Integer) given[0]));
+        replace("setHaltProcedure", given -> end((Integer) given[0]));
+        replace("setShutdownHookAdder", given -> atEnd.add((Runnable) given[1]));
         InputStream commands = System.in;
         PrintStream answers = System.out;
         BufferedReader lines = new BufferedReader(new InputStreamReader(commands, StandardCharsets.UTF_8));
