@@ -53,7 +53,7 @@ def client_metrics(peer: Peer) -> None:
     alter("made", "one", **{"metrics": "b.,a.", "interval.ms": "60000"})
     alter("made too", "two", **{"metrics": "a.,c.", "interval.ms": "90000", "match": "client_id=.*"})
     alter("for others", "three", **{"metrics": "*", "interval.ms": "100", "match": "client_id=other"})
-    until(lambda: get(next(ids))["requested_metrics"] == ["a.", "b.", "c."], what="the subscriptions")
+    until(lambda: get(uuid.uuid4())["requested_metrics"] == ["a.", "b.", "c."], what="the subscriptions")
     client = next(ids)
     first = get(client)
     note("two subscriptions", first)
