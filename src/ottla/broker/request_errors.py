@@ -15,7 +15,7 @@ from ottla.core.error_codes import NUMBERS, ErrorCode
 from ottla.core.errors import KafkaError, error_code_for, error_for
 from ottla.core.events import EventKind, EventLog
 from ottla.wire import codec
-from ottla.wire.apis import ApiKey
+from ottla.wire.apis import BETWEEN_BROKERS, ApiKey
 
 if TYPE_CHECKING:  # names only
     from ottla.wire.schema import Shape
@@ -70,21 +70,11 @@ ELSEWHERE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP})
 _OF_TOPICS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """Their messages say what they are about."""
 
-NOT_OF_CLIENTS: Final = frozenset(
-    {
-        ApiKey.API_VERSIONS,  # UNSUPPORTED_VERSION is how versions are agreed upon
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ENVELOPE,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    }
-)
-"""The errors that brokers send to each other, and codes that are no error: counted, but no event."""
+NOT_OF_CLIENTS: Final = BETWEEN_BROKERS | {
+    ApiKey.API_VERSIONS,  # UNSUPPORTED_VERSION is how versions are agreed upon
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+}
+"""APIs whose errors are counted, but are no event."""
 
 
 _NAMES: Final = ("group_id", "topic_name", "name", "topic", "transactional_id", "resource_name")

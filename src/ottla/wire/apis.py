@@ -114,6 +114,21 @@ READ_COMMITTED: Final = 1
 """The `isolation_level` of a Fetch or ListOffsets request that leaves out open and aborted transactions."""
 
 
+BETWEEN_BROKERS: Final = frozenset(
+    {
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ENVELOPE,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
+"""Requests that only brokers send. Followers send Fetch and OffsetForLeaderEpoch besides, which clients send too."""
+
+
 class ApiInfo(NamedTuple):
     """The versions of an API, for the codecs. `flexible_since` is NEVER if no version is flexible."""
 

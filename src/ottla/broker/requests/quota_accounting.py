@@ -19,24 +19,10 @@ from ottla.net.connection import NO_FETCH
 from ottla.security.quotas.client_quotas import ClientQuotas
 from ottla.security.quotas.request_cost import RequestCost
 from ottla.wire import codec
-from ottla.wire.apis import ApiKey
+from ottla.wire.apis import BETWEEN_BROKERS, ApiKey
 from ottla.wire.headers import parse_response_header
 
 T = TypeVar("T")
-
-EXEMPT: Final = frozenset(
-    {
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ENVELOPE,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-    }
-)
-"""Requests between brokers. The fetches of followers are exempt, too: their responses ask for no throttle time."""
 
 _THROTTLE_TIME: Final = struct.Struct(">i")
 
@@ -52,7 +38,7 @@ class QuotaAccounting:
         """Find the quotas of the client."""
         if self._inner is not None:
             self._inner.begin(request, frame_bytes)
-        if request.header[0] not in EXEMPT:
+        if request.header[0] not in BETWEEN_BROKERS:  # of followers' fetches the responses ask for no throttle time
             quotas = self.quotas
             limits = quotas.of(request.identity.principal_name, request.client_id or "")
             if limits.is_limited:
